@@ -292,7 +292,16 @@ enum Copy {
 
 /// The plan for both VIPs of a Cluster.
 pub fn plan(world: &World, key: &Key, cluster: &Cluster) -> [(Role, Decision); 2] {
-    Role::ALL.map(|role| (role, next(world, key, cluster, role)))
+    let control_plane = next(world, key, cluster, Role::ControlPlane);
+    // Both VIPs are written in one change, so the second must not be the first.
+    let after = match &control_plane.step {
+        Some(Step::Write { vip, with_copy }) => {
+            Some(cluster.clone().with(Role::ControlPlane, vip, *with_copy))
+        }
+        _ => None,
+    };
+    let ingress = next(world, key, after.as_ref().unwrap_or(cluster), Role::Ingress);
+    [(Role::ControlPlane, control_plane), (Role::Ingress, ingress)]
 }
 
 fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
@@ -459,6 +468,12 @@ fn copy(world: &World, cluster: &Cluster, role: Role, given: Option<&IpAddr>) ->
 /// Cluster that is being planned, with its other VIP.
 fn holder(world: &World, key: &Key, cluster: &Cluster, address: IpAddr) -> Option<(Key, Role)> {
     let is_it = |vip: &Option<Arc<str>>| vip.as_ref().is_some_and(|vip| vip.parse::<IpAddr>() == Ok(address));
+    let is_written = |((of, _), vip): &(&(Key, Role), &Arc<str>)| {
+        of != key && vip.parse::<IpAddr>() == Ok(address) && !crate::sabotaged!(VipShared)
+    };
+    if let Some((of, _)) = world.writing.iter().find(is_written) {
+        return Some(of.clone());
+    }
     let others = world.clusters.iter().filter(|(other, _)| *other != key);
     others.chain([(key, cluster)]).find_map(|(of, cluster)| match cluster {
         Cluster { endpoint, .. } if is_it(endpoint) => Some((of.clone(), Role::ControlPlane)),

@@ -239,6 +239,7 @@ impl VipReconciler {
         self.outdated_claims
             .retain(|claim, (seen, until)| claims.get(claim) == seen.as_ref() && *until > began);
         self.missed.retain(|(key, _), _| clusters.contains_key(key));
+        self.index.world.writing.retain(|(key, _), _| clusters.contains_key(key));
         self.allocating.retain(|(key, _), _| clusters.contains_key(key));
         let is_behind = |key: &Key, known: &u64| {
             clusters.get(key).is_some_and(|tracked| version(&tracked.metadata) <= *known)
@@ -266,6 +267,12 @@ impl VipReconciler {
         let class = cluster.class.clone();
         let planned = plan::vips::plan(&self.index.world, key, cluster);
         for (role, next) in &planned {
+            let may_be_written = matches!(next.step, Some(Step::Write { .. }))
+                || matches!(next.verdict, Verdict::Failed(_))
+                || self.in_flight.contains(&(key.clone(), Work::Cluster));
+            if !may_be_written {
+                self.index.world.writing.remove(&(key.clone(), *role));
+            }
             if next.verdict.is_in_progress() || matches!(next.verdict, Verdict::Exhausted(_)) {
                 self.note_missing(key, *role);
             }
@@ -390,6 +397,9 @@ impl VipReconciler {
         }
         if !self.begin(key, Work::Cluster) {
             return false;
+        }
+        for Written { role, vip, .. } in &cluster_update.vips {
+            self.index.world.writing.insert((key.clone(), *role), Arc::clone(vip));
         }
         let (client, fence, key) = (self.client.clone(), Arc::clone(&self.fence), key.clone());
         self.tasks.spawn(async move {

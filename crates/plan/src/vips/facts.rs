@@ -209,6 +209,8 @@ pub struct World {
     pub reserved: BTreeMap<PoolRef, i64>,
     /// VIPs for which an attempt failed a short while ago, and the error.
     pub failed: BTreeMap<(Key, Role), Arc<str>>,
+    /// VIPs that are being written to Clusters, and those whose write may have taken effect without a response.
+    pub writing: BTreeMap<(Key, Role), Arc<str>>,
 }
 
 /// Objects that exist but can't be decoded. If an earlier version of an object could be decoded, that version stays in

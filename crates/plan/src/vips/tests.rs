@@ -61,6 +61,7 @@ fn world(text: &str) -> World {
         undecodable: Undecodable::default(),
         reserved: BTreeMap::new(),
         failed: BTreeMap::new(),
+        writing: BTreeMap::new(),
     };
     // Clauses that start with `no ` come last: they make a whole kind unknown, and so erase what other clauses add.
     let clauses: Vec<_> = text.split('|').map(str::trim).filter(|clause| !clause.is_empty()).collect();
@@ -453,6 +454,19 @@ fn the_two_vips_of_a_cluster_are_never_one_address() {
         "endpoint 10.0.0.1 | variable e | pool r ingress | ingress-claim from r has 10.0.0.1",
         expect!["control-plane: (Manual); ingress: (InUse)"],
     );
+    check(
+        "pool p | pool r ingress | claim from p has 10.0.0.1 | ingress-claim from r has 10.0.0.1",
+        expect!["control-plane: write 10.0.0.1 in both places (Allocating); ingress: (InUse)"],
+    );
+}
+
+#[test]
+fn a_vip_that_is_being_written_to_another_cluster_is_not_written() {
+    let mut world = world("pool p | claim from p has 10.0.0.1");
+    world.writing.insert((key("ns", "other"), Role::ControlPlane), "10.0.0.1".into());
+    let key = key("ns", "c");
+    let [(_, control_plane), _] = plan(&world, &key, &world.clusters[&key]);
+    assert!(matches!(control_plane.verdict, Verdict::InUse { .. }), "{control_plane:?}");
 }
 
 #[test]
