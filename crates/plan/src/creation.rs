@@ -188,7 +188,7 @@ impl Case<'_> {
             _ if !unlisted.is_empty() => CreationDecision::without_action(Lacking::Unlisted(unlisted)),
             (Mode::Observe, _) => CreationDecision::without_action(Lacking::WouldCreate(*lacking)),
             _ if pool.region.is_none() => CreationDecision::without_action(Lacking::NoRegion),
-            (Mode::Active, None) => unread(Reads::AtOnce),
+            (Mode::Active, None) => self.unread(),
             (Mode::Active, Some(_)) if self.left == 0 => CreationDecision::without_action(self.full()),
             (Mode::Active, Some(account)) => self.begin(account),
         }
@@ -212,7 +212,7 @@ impl Case<'_> {
             return CreationDecision::without_action(Lacking::Creating(lacking.max(1)));
         }
         let Some(account) = self.account().filter(|account| account.as_of > entry.written) else {
-            return unread(Reads::AtOnce);
+            return self.unread();
         };
         if entry.tag.is_some() && !account.can_tag {
             return CreationDecision::without_action(Lacking::TagsHidden);
@@ -258,6 +258,12 @@ impl Case<'_> {
         };
         let count = if entry.tag.is_some() { lacking.min(AT_ONCE_MAX).min(left) } else { 1 };
         CreationDecision::act(CreationAction::Ask { count, region, tag: entry.tag.clone() }, lacking)
+    }
+
+    /// Waits for a complete listing. Requests one at once, unless the last one was incomplete for a reason that lasts.
+    fn unread(&self) -> CreationDecision {
+        let reads = (!self.world.incomplete.contains(&self.pool.scope)).then_some(Reads::AtOnce);
+        CreationDecision { action: None, lacking: Some(Lacking::Unread), reads }
     }
 
     /// Starts a creation with an entry that lists the existing addresses.

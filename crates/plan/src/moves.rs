@@ -23,6 +23,10 @@
 //! free, no target                                       finish
 //! on a node that may keep it after all                  abandon: a healthy node keeps its address, unless the object
 //!                                                         is being deleted and policy.onDelete is Detach
+//! on a VM, or free without a source, and the object     abandon: it stays where it is
+//!   no longer lists it
+//! on a VM that is not ours, and policy.takeover is      abandon
+//!   Never
 //! the target may not get it any more                    abandon: the planner looks for another node
 //! free, a target                                        attach
 //! on the source, no target                              detach
@@ -61,8 +65,8 @@ use crate::bits::Bits;
 use crate::standing::{Standing, standing};
 use crate::world::Reads;
 use crate::{
-    Address, Fact, Holding, Journal, Mode, Move, PENDING, Pool, Readiness, Scope, Target, Timestamp, Turn,
-    VmId, World,
+    Address, Fact, Holding, Journal, Mode, Move, PENDING, Pool, Readiness, Scope, Takeover, Target,
+    Timestamp, Turn, VmId, World,
 };
 
 /// For moves that can wait, at most this many addresses of a scope are detached at a time. The cloud's rate limit may
@@ -161,6 +165,11 @@ fn towards_target(
         (Holding::By(vm), _, Some(to)) if *vm == to.vm => NextAction::Finish,
         (Holding::Free, _, None) => NextAction::Finish,
         (Holding::By(vm), ..) if may_keep(vm) => NextAction::Abandon,
+        // The object no longer lists the address, so the address stays where it is.
+        (Holding::By(_), ..) | (Holding::Free, None, _) if !pool.addresses.contains(&address) => {
+            NextAction::Abandon
+        }
+        (Holding::By(vm), ..) if !may_take(world, pool, address, vm) => NextAction::Abandon,
         (Holding::Free | Holding::By(_), _, Some(to)) if !may_get(world, pool, to, holding, now) => {
             NextAction::Abandon
         }
@@ -174,6 +183,15 @@ fn towards_target(
         }
         (Holding::By(_) | Holding::Missing, ..) => NextAction::Abandon,
     }
+}
+
+/// Whether the controller may take an address from a VM: the VM backs a node, or was the last holder, or the policy
+/// allows it.
+fn may_take(world: &World, pool: &Pool, address: Address, vm: &VmId) -> bool {
+    world.node_of(vm).is_some()
+        || pool.last_holders.get(&address) == Some(vm)
+        || pool.policy.takeover == Takeover::Always
+        || crate::sabotaged!(AuthorityIgnored)
 }
 
 /// The step `next`, or one that has to come before it: if a VM has or lost an ephemeral address, or a PTR name would be

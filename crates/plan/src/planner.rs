@@ -60,6 +60,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::bits::Bits;
 use crate::creation;
@@ -617,12 +618,12 @@ impl<'a> Planner<'a> {
         self.plan
     }
 
-    /// Whether a tripped breaker allows a step of an unfinished move: it attaches a free address, or claims or finishes
-    /// the journal entry.
+    /// Whether a tripped breaker allows a step of an unfinished move: it claims or finishes the journal entry, or it is
+    /// needed to attach a free address.
     fn takes_nothing(&self, step: &Step) -> bool {
         match &step.action {
             Action::Claim | Action::Finish => true,
-            Action::Attach(_) => {
+            Action::Attach(_) | Action::NoteEphemeral | Action::Replace(_) | Action::Restore(_) => {
                 let fact = self.world.fact(&step.scope, step.address);
                 fact.is_some_and(|fact| fact.holding == Holding::Free)
             }
@@ -740,13 +741,20 @@ impl<'a> Planner<'a> {
     fn outdated_kinds(&self, step: &Step) -> (Kinds, Kinds) {
         let needed = self.depends_on(step);
         let silent = match step.action {
-            // A silent watch of pools does no harm: the write of the journal fails if the object has changed.
-            Action::Begin(_) => self.world.silent.without(Kind::Pools),
+            // A silent watch of pools does no harm: the write of the journal fails if the object has changed. But while the
+            // cloud may show old holders, only the status of the other objects says which VMs hold an address.
+            Action::Begin(_) if !self.is_late(step) => self.world.silent.without(Kind::Pools),
             // If the move was abandoned by mistake, a later plan starts it again.
             Action::Abandon => Kinds::default(),
             _ => self.world.silent,
         };
         (needed.and(silent), needed.and(self.world.unread))
+    }
+
+    /// Whether the cloud may not show yet what an earlier leader did with the address of a step.
+    fn is_late(&self, step: &Step) -> bool {
+        let as_of = self.world.fact(&step.scope, step.address).map(|fact| fact.as_of);
+        self.world.may_be_late(step.scope.provider, as_of)
     }
 
     /// The kinds of objects that must be up to date for a step. None, unless the step starts or abandons a move, takes
@@ -986,7 +994,10 @@ impl<'a> Planner<'a> {
         }
         if assigns && !pool.policy.cool_off.is_zero() {
             let ends = pool.last_assignment.map(|last| later(last, pool.policy.cool_off));
-            if let Some(ends) = ends.filter(|ends| self.now < *ends) {
+            // The last assignment can't be in the future. If it is, the clock of an earlier leader was wrong. The status
+            // has whole seconds.
+            let latest = later(self.now, pool.policy.cool_off.saturating_add(Duration::from_secs(1)));
+            if let Some(ends) = ends.filter(|ends| self.now < *ends && *ends <= latest) {
                 self.ask_again(Some(ends));
                 return Some(Waits::ForCoolOff(Some(ends)));
             }

@@ -92,6 +92,9 @@ pub struct World {
     pub created_max: Option<usize>,
     /// What is known about whole accounts; unknown if absent.
     pub accounts: BTreeMap<Scope, Account>,
+    /// Scopes whose last listing did not show the whole account, although the cloud answered: a permission is missing, or
+    /// a region did not respond. Another listing at once would show no more.
+    pub incomplete: BTreeSet<Scope>,
     /// Pools whose object the apiserver refuses to update, and when the controller retries. It can't write their
     /// journal, so it starts no move for them.
     pub unwritable: BTreeMap<PoolKey, Timestamp>,

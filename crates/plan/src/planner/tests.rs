@@ -1275,6 +1275,20 @@ fn a_breaker_trips_when_many_holders_are_lost_at_once() {
 }
 
 #[test]
+fn a_tripped_breaker_lets_a_detached_address_replace_an_ephemeral_one() {
+    let lost = "n1 notready 9 holds a1 | n2 notready 9 holds a2 | n3 notready 9 holds a3 | n4 notready 9 holds a4 \
+                | n5 notready 9 holds a5 | n6 | n8 cordoned empty | a6 free | own n6";
+    check(
+        &format!("{lost} | a6 moves n8 -> n6"),
+        expect!["record for a6 that the target VM has an ephemeral address"],
+    );
+    check(
+        &format!("{lost} | a6 moves n8 -> n6 | restore n6"),
+        expect!["attach a6 to n6 in place of the VM's ephemeral address"],
+    );
+}
+
+#[test]
 fn a_tripped_breaker_stops_detaches_but_not_attaches() {
     let lost = "n1 notready 9 holds a1 | n2 notready 9 holds a2 | n3 notready 9 holds a3 | n4 notready 9 holds a4 \
                 | n5 notready 9 holds a5 | n6 | n7 | n8 cordoned empty | n9 cordoned empty holds a7";
@@ -2391,4 +2405,41 @@ fn an_unfinished_move_continues_while_pools_are_unread() {
             "no address is created: the controller can't read NetIPAllocations or FloatingIPPools from the apiserver at present"
         ],
     );
+}
+
+#[test]
+fn a_move_of_an_address_that_the_object_no_longer_lists_is_abandoned_before_it_is_detached() {
+    let unlisted = "n1 unmatched holds a1 | n2 | a1 moves n1 -> n2 | a1 elsewhere";
+    check(unlisted, expect!["abandon the move of a1"]);
+    check("n2 | a1 free | a1 moves - -> n2 | a1 elsewhere", expect!["abandon the move of a1"]);
+    check("n1 unmatched | n2 | a1 free | a1 moves n1 -> n2 | a1 elsewhere", expect!["attach a1 to n2"]);
+}
+
+#[test]
+fn a_move_from_a_foreign_vm_needs_the_policy_until_the_detach() {
+    check("a1 foreign | n1 | a1 moves foreign -> n1", expect!["abandon the move of a1"]);
+    check("a1 foreign | n1 | a1 moves foreign -> n1 | takeover", expect!["detach a1 from foreign"]);
+}
+
+#[test]
+fn an_assignment_in_the_future_delays_none() {
+    let mut world = world("floating | cooloff 20 | n1 | a1 free");
+    let mut pool = world.pools().next().unwrap().clone();
+    pool.last_assignment = Some(now() + Duration::from_secs(3_600));
+    world.set_pool(pool);
+    assert_eq!(plan(&world, now()).to_string(), "begin to attach 203.0.113.1 to n1");
+}
+
+#[test]
+fn an_account_whose_listings_stay_incomplete_is_not_listed_at_once_for_a_creation() {
+    let mut world = world("creates | desired 2 | n1 holds a1 | creating | unread");
+    assert!(!plan(&world, now()).read_again.is_empty());
+    world.incomplete.insert(scope());
+    assert!(plan(&world, now()).read_again.is_empty());
+}
+
+#[test]
+fn a_move_begins_with_current_objects_while_the_cloud_may_show_old_holders() {
+    check("late | silent pools | n1 | a1 free", expect!["list NetIPAllocations or FloatingIPPools"]);
+    check("silent pools | n1 | a1 free", expect!["begin to attach a1 to n1"]);
 }

@@ -119,6 +119,10 @@ impl Index {
                 let is_whole = listing.unreachable.is_empty()
                     && listing.tags != Tags::Incomplete
                     && listing.without.is_none();
+                match listing.without.is_some() || !listing.unreachable.is_empty() {
+                    true => _ = self.world.incomplete.insert(scope.clone()),
+                    false => _ = self.world.incomplete.remove(scope),
+                }
                 let is_newer = self.world.accounts.get(scope).is_none_or(|account| account.as_of < as_of);
                 if is_whole && is_newer {
                     let can_tag = listing.tags == Tags::Complete;
