@@ -20,6 +20,7 @@ use testbed::fake::ledger::{CloudChange, Ledger};
 use tokio::time::Instant;
 
 use crate::clouds::DNS_ZONE;
+use crate::objects::texts;
 use crate::universe::Universe;
 use crate::violation::Violation;
 
@@ -154,10 +155,13 @@ fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
     let has_pod =
         name != POOL || universe.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == node_name);
     let is_quiet = universe.is_quiet(&[node_name, value, "objects", "the name"]);
-    // An address that a person removed from the list stays on its node, but is no longer published.
-    let is_listed =
-        |pool: &Arc<Value>| pool["spec"]["ips"].as_array().is_some_and(|ips| ips.contains(&value.into()));
-    let is_meant = name != POOL || universe.api.all("floatingippools").iter().any(is_listed);
+    // An address that a person removed from the list, or that is in the list after as many as the pool needs, stays on
+    // its node, but is no longer published.
+    let is_needed = |pool: &Arc<Value>| {
+        let needed = pool["spec"]["desiredIPs"].as_u64().unwrap_or(u64::MAX);
+        texts(&pool["spec"]["ips"]).zip(0..needed).any(|(ip, _)| ip == value)
+    };
+    let is_meant = name != POOL || universe.api.all("floatingippools").iter().any(is_needed);
     (is_well && has_pod && is_meant && is_quiet).then(|| node_name.to_owned())
 }
 
