@@ -119,7 +119,9 @@ async fn probes_are_answered_and_a_settled_controller_writes_nothing() {
 
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "nia/edge"]);
-    // The controller may still write labels of nodes, which `written` does not contain.
+    // The controller removes its finalizer after it has written the status.
+    let is_unguarded = async || Ok(rig.get("nia/edge")["metadata"]["finalizers"].is_null());
+    eventually("no finalizer is left", SOON, is_unguarded).await.unwrap();
     let written = || (rig.get("nia/edge")["metadata"].clone(), rig.clouds.compute.ledger().done.len());
     let before = written();
     rig.kubectl(&["annotate", "node", "edge-3", "example.com/anything=else"]);
