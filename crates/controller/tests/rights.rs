@@ -14,6 +14,12 @@ const MANIFESTS: [(&str, &str); 2] = [
     ("k8s/cluster-api/capi-vip-allocator.yaml", "capi-vip-allocator-controller-manager"),
 ];
 
+/// Whether only release 0.1.0 needs a permission. It lists its Lease before it watches it, and the rules must also allow
+/// that, so that going back to 0.1.0 works.
+fn is_for_the_baseline(granted: &Use) -> bool {
+    granted.resource == "leases" && granted.verb == "list"
+}
+
 /// Every permission that the rules in the manifests grant.
 fn granted() -> BTreeSet<Use> {
     let mut granted = BTreeSet::new();
@@ -59,7 +65,7 @@ fn f17_granted_permissions_are_exactly_those_used() {
     // A refused request counts only if no rule grants it: an apiserver refuses all until it has loaded the RBAC rules.
     let is_granted = |refused: &Use| granted.contains(&Use { is_allowed: true, ..refused.clone() });
     let refused: Vec<_> = used.iter().filter(|used| !used.is_allowed && !is_granted(used)).collect();
-    let spare: Vec<_> = granted.difference(&used).collect();
+    let spare: Vec<_> = granted.difference(&used).filter(|spare| !is_for_the_baseline(spare)).collect();
     println!(
         "{} permissions granted, {} used, {} refused, {} unused",
         granted.len(),
