@@ -188,7 +188,7 @@ impl Case<'_> {
             _ if !unlisted.is_empty() => CreationDecision::without_action(Lacking::Unlisted(unlisted)),
             (Mode::Observe, _) => CreationDecision::without_action(Lacking::WouldCreate(*lacking)),
             _ if pool.region.is_none() => CreationDecision::without_action(Lacking::NoRegion),
-            (Mode::Active, None) => self.unread(),
+            (Mode::Active, None) => unread(self.reads()),
             (Mode::Active, Some(_)) if self.left == 0 => CreationDecision::without_action(self.full()),
             (Mode::Active, Some(account)) => self.begin(account),
         }
@@ -212,7 +212,7 @@ impl Case<'_> {
             return CreationDecision::without_action(Lacking::Creating(lacking.max(1)));
         }
         let Some(account) = self.account().filter(|account| account.as_of > entry.written) else {
-            return self.unread();
+            return unread(self.reads());
         };
         if entry.tag.is_some() && !account.can_tag {
             return CreationDecision::without_action(Lacking::TagsHidden);
@@ -233,7 +233,7 @@ impl Case<'_> {
         let provider = pool.scope.provider;
         if entry.may_have_asked && world.may_be_late(provider, Some(account.as_of)) {
             // A request of an earlier leader may have created an address that the listing does not show yet.
-            return unread(world.reads_late(provider));
+            return unread(Some(world.reads_late(provider)));
         }
         if lacking == 0 || pool.policy.mode == Mode::Leaving {
             return CreationDecision::act(CreationAction::Finish, 0);
@@ -260,10 +260,9 @@ impl Case<'_> {
         CreationDecision::act(CreationAction::Ask { count, region, tag: entry.tag.clone() }, lacking)
     }
 
-    /// Waits for a complete listing. Requests one at once, unless the last one was incomplete for a reason that lasts.
-    fn unread(&self) -> CreationDecision {
-        let reads = (!self.world.incomplete.contains(&self.pool.scope)).then_some(Reads::AtOnce);
-        CreationDecision { action: None, lacking: Some(Lacking::Unread), reads }
+    /// When to list the account again: at once, unless the last listing was incomplete for a reason that lasts.
+    fn reads(&self) -> Option<Reads> {
+        (!self.world.incomplete.contains(&self.pool.scope)).then_some(Reads::AtOnce)
     }
 
     /// Starts a creation with an entry that lists the existing addresses.
@@ -329,6 +328,6 @@ impl Case<'_> {
 }
 
 /// The controller needs a complete listing of the account first.
-fn unread(reads: Reads) -> CreationDecision {
-    CreationDecision { action: None, lacking: Some(Lacking::Unread), reads: Some(reads) }
+fn unread(reads: Option<Reads>) -> CreationDecision {
+    CreationDecision { reads, ..CreationDecision::without_action(Lacking::Unread) }
 }

@@ -695,9 +695,9 @@ impl<'a> Planner<'a> {
             // A person may have deleted the object, or may need fewer addresses now. All other actions write the object
             // first, which fails if somebody has changed it.
             let is_ask = |creation: &CreationStep| matches!(creation.action, CreationAction::Ask { .. });
-            let (asks, others) = std::mem::take(&mut self.plan.creations).into_iter().partition(is_ask);
+            let creations = std::mem::take(&mut self.plan.creations);
+            let (asks, others): (Vec<_>, _) = creations.into_iter().partition(is_ask);
             self.plan.creations = others;
-            let asks: Vec<CreationStep> = asks;
             asks.iter().for_each(|ask| self.await_list(&ask.pool, Kinds::default().with(Kind::Pools)));
         }
         // Until the pods of an object are counted, its status would be wrong, so it is not written. If the controller

@@ -171,7 +171,7 @@ impl Publisher {
     }
 }
 
-/// Logs an Event that is not published. Only a Warning says something that the log may not contain otherwise.
+/// Logs an Event that is not published. Other Events repeat what the log contains at its default level.
 fn log_dropped(event: &NewEvent, why: &str) {
     let NewEvent { regarding, kind, note, .. } = event;
     let object = regarding.name.as_deref();

@@ -145,7 +145,7 @@ impl Known {
         self.present.as_ref().map(|(lease, since)| sighting(lease, *since))
     }
 
-    /// Whether the Lease has a holder and has not expired. The duration in the Lease says when it expires.
+    /// Whether the Lease has a holder and has not expired. The Lease contains its duration.
     fn leads(&self, now: Duration) -> bool {
         let leads = |(lease, since): &(Lease, Duration)| {
             !holder(lease).is_empty() && now < since.saturating_add(lasts(lease))

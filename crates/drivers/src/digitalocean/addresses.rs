@@ -10,7 +10,8 @@
 //! reserved_ips.get           the holder, before detach; an         reserved_ip:read
 //!                            unlisted address
 //! reserved_ips_actions.post  attach (assign), detach (unassign)    reserved_ip:update
-//! droplets.list              machines                              droplet:read
+//! droplets.list              machines; whether the token shows     droplet:read
+//!                            the droplets of addresses
 //! reserved_ips.create        create                                reserved_ip:create
 //! reserved_ips.delete        release                               reserved_ip:delete
 //! projects.list              tags                                  project:read
