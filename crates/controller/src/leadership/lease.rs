@@ -427,7 +427,12 @@ impl Candidate {
         match &mut self.lease.present {
             // A lower version means that etcd was restored from a copy. So etcd may have lost changes that this process
             // knows.
-            Some((known, _)) if version(&known.metadata) > version(&found.metadata) => true,
+            Some((known, _)) if version(&known.metadata) > version(&found.metadata) => {
+                tracing::error!(
+                    "etcd was restored from an older copy: it contains an earlier version of the lease"
+                );
+                true
+            }
             Some((known, _)) if claim(known) == claim(&found) => {
                 *known = found;
                 false
