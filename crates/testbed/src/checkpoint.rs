@@ -119,10 +119,11 @@ impl Checkpoint {
     }
 }
 
-/// Makes etcd forget all versions before the present one.
-pub async fn compact(control_plane: &ControlPlane) -> Result<()> {
+/// Deletes an object by its key in etcd, and makes etcd forget all earlier versions. So an apiserver that starts later
+/// can't report the deletion to a watch.
+pub async fn delete_and_forget(control_plane: &ControlPlane, key: &str) -> Result<()> {
     let etcd = Etcd::of(control_plane)?;
-    let revision = etcd.revision().await?;
+    let revision = etcd.write(&[json!({"requestDeleteRange": {"key": encoded(key)}})]).await?;
     let _: Value = etcd.call("compaction", &json!({"revision": revision, "physical": true})).await?;
     Ok(())
 }
@@ -181,11 +182,6 @@ impl Etcd {
         let is_kept = |key: &[u8]| KEPT_BY_SERVERS.iter().any(|prefix| key.starts_with(prefix.as_bytes()));
         range.kvs.retain(|found| !is_kept(&found.key.0));
         Ok(range.kvs)
-    }
-
-    async fn revision(&self) -> Result<i64> {
-        let found: Written = self.call("range", &json!({"key": encoded(KEYS.0), "count_only": true})).await?;
-        Ok(found.header.revision)
     }
 
     /// Writes and deletes in one transaction, and returns its revision.

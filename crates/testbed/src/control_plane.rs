@@ -214,8 +214,19 @@ impl ControlPlane {
 
     /// Kills the apiserver and starts it again.
     pub async fn restart_apiserver(&mut self) -> Result<()> {
+        self.kill_apiserver()?;
+        self.start_apiserver().await
+    }
+
+    /// Kills the apiserver. Until it is started again, etcd alone runs.
+    pub fn kill_apiserver(&mut self) -> Result<()> {
         self.apiserver.signal(Signal::KILL)?;
         self.apiserver.wait(Duration::from_secs(READY_SECONDS_MAX))?;
+        Ok(())
+    }
+
+    /// Starts an apiserver that was killed.
+    pub async fn start_apiserver(&mut self) -> Result<()> {
         self.apiserver = self.plan.apiserver(self.folder.path())?;
         self.wait_until_ready().await
     }
@@ -254,15 +265,13 @@ impl ControlPlane {
 
     /// Replaces the data of etcd with an earlier copy, and starts the apiserver again.
     pub async fn restore_etcd(&mut self, backup: &Path) -> Result<()> {
-        self.apiserver.signal(Signal::KILL)?;
-        self.apiserver.wait(Duration::from_secs(READY_SECONDS_MAX))?;
+        self.kill_apiserver()?;
         self.stop_etcd()?;
         let data = self.folder.path().join("etcd");
         std::fs::remove_dir_all(&data)?;
         copy_folder(backup, &data)?;
         self.start_etcd().await?;
-        self.apiserver = self.plan.apiserver(self.folder.path())?;
-        self.wait_until_ready().await
+        self.start_apiserver().await
     }
 
     fn stop_etcd(&mut self) -> Result<()> {
