@@ -4,6 +4,7 @@ pub mod addresses;
 mod bodies;
 mod calls;
 mod change;
+mod listing;
 mod machine_id;
 mod operations;
 
