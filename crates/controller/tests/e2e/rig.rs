@@ -121,6 +121,8 @@ impl Rig {
             command.arg("--kubeconfig").arg(&self.kubeconfig).envs(self.servers.environment());
             command.env("HEALTH_PORT", ports[0].to_string()).env("METRICS_PORT", ports[1].to_string());
             command.env("POD_NAME", name).envs(environment.iter().copied());
+            // A stack trace of an error would hide the log lines before it.
+            command.env("RUST_LIB_BACKTRACE", "0");
         };
         let process = Process::start(name, program, configure, self.control_plane.folder()).unwrap();
         Controller { process, health_port: ports[0], metrics_port: ports[1] }
@@ -153,7 +155,11 @@ impl Rig {
         let mut healthy = self.controller("ip-address-controller", &SUCCESSOR);
         // Long, because several control planes share the machine. If it stalls for seconds, all watches start again.
         eventually("the work is done", Duration::from_secs(90), async || {
-            healthy.process.ensure_running()?;
+            // On a busy machine it may lose its lease and exit. Then it starts again, as in a Deployment.
+            if let Some(status) = healthy.process.try_wait()? {
+                anyhow::ensure!(status.code() == Some(1), "the controller ended with {status}");
+                healthy = self.controller("ip-address-controller", &SUCCESSOR);
+            }
             Ok(is_done())
         })
         .await
