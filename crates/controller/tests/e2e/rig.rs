@@ -28,15 +28,21 @@ pub const SUCCESSOR: [(&str, &str); 2] = [("LEASE_DURATION", "5"), ("TAKEOVER_SE
 /// The numbers of the requests at which one part of a test kills the controller.
 pub type Requests = std::iter::StepBy<std::ops::RangeFrom<usize>>;
 
+/// How many requests apart the kills of a test are. `.ci/run` sets 3, and `just nightly` kills at every request.
+pub fn kill_every() -> usize {
+    std::env::var("KILL_EVERY").map_or(1, |every| every.parse().unwrap())
+}
+
 /// Runs the parts of a test in parallel, and returns the sum of their results. The test kills the controller at its
-/// first request, at its second and so on; each part gets some of these numbers. Each part has its own control plane,
-/// because such a test mostly waits for leases to expire.
+/// first request, at its second and so on, or at each [`kill_every`]th; each part gets some of these numbers. Each part
+/// has its own control plane, because such a test mostly waits for leases to expire.
 pub async fn in_parts(count: usize, part: impl AsyncFn(Requests) -> usize + Clone + Send + 'static) -> usize {
     let run = |first: usize| {
-        let (part, requests) = (part.clone(), (first..).step_by(count));
+        let requests = (1 + first * kill_every()..).step_by(count * kill_every());
+        let part = part.clone();
         tokio::task::spawn_blocking(move || tokio::runtime::Handle::current().block_on(part(requests)))
     };
-    let parts: Vec<_> = (1..=count).map(run).collect();
+    let parts: Vec<_> = (0..count).map(run).collect();
     futures::future::join_all(parts).await.into_iter().map(Result::unwrap).sum()
 }
 
