@@ -362,7 +362,8 @@ impl Fleet {
         clouds.compute.enforce_limits(false);
         clouds.cloudflare.enforce_limits(false);
         clouds.digitalocean.with(|account| {
-            account.action_time = Duration::from_secs(4);
+            // Different times, so that moves which begin together are in different phases.
+            (account.action_time, account.action_times) = (Duration::from_secs(2), 3);
             for pool in 0..POOLS {
                 for number in 0..2 * ADDRESSES_OF_POOL {
                     let name = format!("{}-{number}", pool_name(pool));
@@ -375,7 +376,7 @@ impl Fleet {
             }
         });
         clouds.compute.with(|compute| {
-            compute.operation_time = Duration::from_secs(3);
+            (compute.operation_time, compute.operation_times) = (Duration::from_millis(1_500), 3);
             for allocation in 0..ALLOCATIONS {
                 let group = allocation_name(allocation);
                 for number in 0..2 * ADDRESSES_OF_ALLOCATION {

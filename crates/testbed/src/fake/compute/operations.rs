@@ -29,7 +29,8 @@ impl Compute {
         let id = self.next_id();
         let (location, collection, name) = order.target();
         let place = order.place();
-        let ends = if call.overtakes { now } else { now + self.operation_time };
+        let factor = 1 + self.operations.len() as u32 % self.operation_times;
+        let ends = if call.overtakes { now } else { now + self.operation_time * factor };
         let operation = Operation {
             id,
             place,

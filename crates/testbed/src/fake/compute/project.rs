@@ -38,6 +38,8 @@ pub(super) const DEFAULT_CONFIG: &str = "External NAT";
 pub struct Compute {
     /// How long an operation takes.
     pub operation_time: Duration,
+    /// Of this many operations after each other, the second takes twice as long, the third three times as long, and so on.
+    pub operation_times: u32,
     /// Permissions that the caller lacks, such as `compute.addresses.list`.
     pub denied: BTreeSet<String>,
     /// Unreachable regions: calls to them fail. Operations that were accepted there continue.
@@ -67,6 +69,7 @@ impl Compute {
         let zones = REGIONS.iter().flat_map(|region| ["a", "b", "c"].map(|zone| format!("{region}-{zone}")));
         Self {
             operation_time: Duration::from_secs(1),
+            operation_times: 1,
             denied: BTreeSet::new(),
             unreachable_regions: BTreeSet::new(),
             unverified_domains: BTreeSet::new(),

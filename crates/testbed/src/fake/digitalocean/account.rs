@@ -18,6 +18,8 @@ pub struct DigitalOcean {
     pub token: String,
     /// How long it takes to assign or unassign an address.
     pub action_time: Duration,
+    /// Of this many actions after each other, the second takes twice as long, the third three times as long, and so on.
+    pub action_times: u32,
     /// The base URL of links in answers. The default is the vendor's host.
     pub api_url: String,
     /// Whether addresses are shown without their droplets, as to a token without `droplet:read`.
@@ -46,6 +48,7 @@ impl DigitalOcean {
         Self {
             token: token.into(),
             action_time: Duration::from_secs(1),
+            action_times: 1,
             api_url: "https://api.digitalocean.com".to_owned(),
             hides_droplets: false,
             droplets: BTreeMap::new(),

@@ -324,6 +324,7 @@ impl DigitalOcean {
     ) -> Result<u64, Answer> {
         let address = self.addresses.get(ip).ok_or_else(not_found)?;
         let id = self.actions.last_key_value().map_or(1_000_001, |(last, _)| last + 1);
+        let factor = 1 + self.actions.len() as u32 % self.action_times;
         let action = Action {
             id,
             ip: ip.to_owned(),
@@ -331,7 +332,7 @@ impl DigitalOcean {
             project: address.project.clone(),
             order,
             started_at: now,
-            ends_at: if call.overtakes { now } else { now + self.action_time },
+            ends_at: if call.overtakes { now } else { now + self.action_time * factor },
             fails: call.fails_late,
             status: Status::InProgress,
         };
