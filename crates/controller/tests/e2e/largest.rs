@@ -1,229 +1,32 @@
 //! Measures the controller in the largest cluster that it has to carry: `just bench scale`, `annotations` and `soak`.
 //!
-//! No kubelet runs: the test writes the status of the nodes and pods once, as Ready. The first run creates them with
-//! the API, which takes minutes, and keeps a copy of etcd in the cache. Later runs restore the copy. `SCALE_PERCENT`
-//! makes the cluster smaller, and `SOAK_MINUTES` the soak shorter.
+//! `SCALE_PERCENT` makes the cluster smaller, and `SOAK_MINUTES` the soak shorter.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
-use std::path::PathBuf;
+mod cluster;
+
 use std::time::{Duration, Instant};
 
 use api::{FloatingIPPool, NetIPAllocation};
-use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testbed::cluster::eventually;
-use testbed::control_plane::{ControlPlane, Options};
+use testbed::control_plane::ControlPlane;
 use testbed::demo::{Clouds, Servers};
 use testbed::process::Process;
 
-use crate::rig::{read, resident_megabytes};
+use self::cluster::{ADDRESSES_OF_A_POOL, NODES_OF_A_POOL, Size, cluster, create_all, ip, namespace, pod};
+use crate::rig::resident_megabytes;
 
 /// How long all objects may take to settle.
 const LONG: Duration = Duration::from_secs(1_200);
 
-/// How many requests create the cluster at the same time.
-const AT_ONCE: usize = 48;
-
-const PODS_OF_A_NODE: usize = 10;
-const NODES_OF_A_POOL: usize = 15;
-const ADDRESSES_OF_A_POOL: usize = 10;
-const POOLS_OF_A_NAMESPACE: usize = 10;
-
-/// The number of pools. Everything else follows from it.
-#[derive(Clone, Copy, Hash)]
-struct Size {
-    pools: usize,
-}
-
-impl Size {
-    fn of_percent(percent: usize) -> Self {
-        Self { pools: 10 * percent }
-    }
-
-    fn nodes(self) -> usize {
-        self.pools * NODES_OF_A_POOL
-    }
-
-    fn pods(self) -> usize {
-        self.nodes() * PODS_OF_A_NODE
-    }
-
-    fn namespaces(self) -> usize {
-        self.pools.div_ceil(POOLS_OF_A_NAMESPACE)
-    }
-
-    fn addresses(self) -> usize {
-        self.pools * ADDRESSES_OF_A_POOL
-    }
-
-    /// What one replica may use when all objects have settled.
-    fn megabytes_max(self) -> f64 {
-        40.0 + (2_048 * self.nodes() + 512 * self.pods() + 2_048 * self.addresses()) as f64 / 1e6
-    }
-}
-
-fn namespace(pool: usize) -> String {
-    format!("team-{}", pool / POOLS_OF_A_NAMESPACE)
-}
-
-fn ip(number: usize) -> String {
-    format!("198.{}.{}.{}", 18 + number / 65_536, number / 256 % 256, number % 256)
-}
-
-/// A node as the kubelet and the cloud provider describe it.
-fn node(number: usize) -> Value {
-    let name = format!("node-{number:05}");
-    let condition = |kind: &str, status: &str| {
-        json!({
-            "type": kind, "status": status, "reason": "Kubelet", "message": "as reported by the kubelet",
-            "lastHeartbeatTime": "2026-01-10T02:14:07Z", "lastTransitionTime": "2026-01-10T02:14:07Z",
-        })
-    };
-    let conditions = [
-        condition("MemoryPressure", "False"),
-        condition("DiskPressure", "False"),
-        condition("PIDPressure", "False"),
-        condition("Ready", "True"),
-    ];
-    json!({
-        "apiVersion": "v1", "kind": "Node",
-        "metadata": {
-            "name": name,
-            "labels": {
-                "beta.kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux",
-                "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "kubernetes.io/hostname": name,
-                "node.kubernetes.io/instance-type": "s-4vcpu-8gb", "doks.digitalocean.com/node-pool": "work",
-                "doks.digitalocean.com/node-id": format!("5f1c1d5e-0000-4000-8000-{number:012}"),
-                "topology.kubernetes.io/region": "nyc3", "region": "nyc3", "role": "edge",
-            },
-        },
-        "spec": {"providerID": format!("digitalocean://{}", 10_000 + number)},
-        "status": {
-            "conditions": conditions,
-            "addresses": [
-                {"type": "Hostname", "address": name},
-                {"type": "InternalIP", "address": format!("10.{}.{}.{}", number / 65_536, number / 256 % 256, number % 256)},
-            ],
-        },
-    })
-}
-
-/// A pod of a pool as a ReplicaSet creates it, and its status.
-fn pod(number: usize) -> (Value, Value) {
-    let pool = number / (PODS_OF_A_NODE * NODES_OF_A_POOL);
-    let app = format!("app-{pool}");
-    let owner = json!({
-        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{app}-7d4b9c"), "controller": true,
-        "uid": format!("8f1c1d5e-0000-4000-8000-{pool:012}"),
-    });
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {
-            "name": format!("{app}-7d4b9c-{number:06}"), "namespace": namespace(pool), "ownerReferences": [owner],
-            "labels": {"app": app, "pod-template-hash": "7d4b9c", "app.kubernetes.io/managed-by": "Helm"},
-            "annotations": {"kubectl.kubernetes.io/restartedAt": "2026-01-10T02:14:07Z"},
-        },
-        "spec": {
-            "nodeName": format!("node-{:05}", number / PODS_OF_A_NODE),
-            "automountServiceAccountToken": false,
-            "containers": [{"name": "main", "image": "registry.example.com/main:1.0.0"}],
-        },
-    });
-    let condition =
-        |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": "2026-01-10T02:14:07Z"});
-    let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(condition);
-    (pod, json!({"status": {"phase": "Running", "conditions": conditions, "podIP": "10.200.0.1"}}))
-}
-
-fn pool(number: usize) -> FloatingIPPool {
-    let first = number * ADDRESSES_OF_A_POOL;
-    let ips: Vec<_> = (first..first + ADDRESSES_OF_A_POOL).map(ip).collect();
-    let spec = json!({
-        "provider": "digitalocean", "region": "nyc3", "ips": ips,
-        "match": {"nodeLabel": "role=edge", "podNamespace": namespace(number), "podLabel": format!("app=app-{number}")},
-    });
-    let mut pool = FloatingIPPool::new(&format!("pool-{number}"), serde_json::from_value(spec).unwrap());
-    pool.metadata.namespace = Some(namespace(number));
-    pool
-}
-
-/// Creates objects with many requests at the same time.
-async fn create_all<F: Future<Output = kube::Result<()>>>(count: usize, create: impl Fn(usize) -> F) {
-    let requests = futures::stream::iter((0..count).map(create)).buffer_unordered(AT_ONCE);
-    requests.try_collect::<Vec<()>>().await.unwrap();
-}
-
-/// Creates the cluster with the API.
-async fn create(client: &Client, size: Size) {
-    let made = PostParams::default();
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    create_all(size.namespaces(), async |number| {
-        let name = namespace(number * POOLS_OF_A_NAMESPACE);
-        let object = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-        namespaces.create(&made, &object).await?;
-        // Without the controller-manager nobody else creates it, and the apiserver rejects pods without it.
-        let account: ServiceAccount =
-            serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
-        Api::namespaced(client.clone(), &name).create(&made, &account).await.map(drop)
-    })
-    .await;
-    let nodes: Api<Node> = Api::all(client.clone());
-    create_all(size.nodes(), async |number| {
-        nodes.create(&made, &serde_json::from_value(node(number)).unwrap()).await.map(drop)
-    })
-    .await;
-    create_all(size.pods(), async |number| {
-        let (object, status) = pod(number);
-        let object: Pod = serde_json::from_value(object).unwrap();
-        let metadata = &object.metadata;
-        let (namespace, name) = (metadata.namespace.clone().unwrap(), metadata.name.clone().unwrap());
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-        pods.create(&made, &object).await?;
-        pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await.map(drop)
-    })
-    .await;
-    create_all(size.pools, async |number| {
-        let pool = pool(number);
-        let namespace = pool.metadata.namespace.clone().unwrap();
-        Api::namespaced(client.clone(), &namespace).create(&made, &pool).await.map(drop)
-    })
-    .await;
-}
-
-/// The folder for the copy of a cluster. Its name depends on everything that the copy depends on.
-fn cached(size: Size) -> PathBuf {
-    let mut hasher = DefaultHasher::new();
-    (include_str!("largest.rs"), size).hash(&mut hasher);
-    for (name, crd) in api::crds::all() {
-        (name, serde_json::to_string(&crd).unwrap()).hash(&mut hasher);
-    }
-    read("k8s/rbac.yaml").hash(&mut hasher);
-    let home = std::env::var("HOME").unwrap();
-    let cache = std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| format!("{home}/.cache"));
-    PathBuf::from(format!("{cache}/ip-address-controller/clusters/{:016x}", hasher.finish()))
-}
-
-/// A control plane with the cluster, and how long it took to get it.
-async fn cluster(size: Size) -> (ControlPlane, Duration) {
-    let started = Instant::now();
-    let mut control_plane = ControlPlane::start(Options::api_only()).await.unwrap();
-    let copy = cached(size);
-    if copy.is_dir() {
-        control_plane.restore_etcd(&copy).await.unwrap();
-    } else {
-        control_plane.install_crds().await.unwrap();
-        control_plane.apply(&read("k8s/rbac.yaml")).unwrap();
-        control_plane.install_released_lease().unwrap();
-        create(&control_plane.client().await.unwrap(), size).await;
-        control_plane.back_up_etcd_to(&copy).await.unwrap();
-    }
-    (control_plane, started.elapsed())
+/// What one replica may use when all objects have settled.
+fn megabytes_max(size: Size) -> f64 {
+    40.0 + (2_048 * size.nodes() + 512 * size.pods() + 2_048 * size.addresses()) as f64 / 1e6
 }
 
 /// The highest resident memory of a process in MB since its start or since the last call.
@@ -461,7 +264,7 @@ async fn memory_and_latency_in_the_largest_cluster() {
         json!({
             "nodes": size.nodes(), "pods": size.pods(), "pools": size.pools, "addresses": size.addresses(),
             "cluster_seconds": measured.created_in.as_secs(), "settled_seconds": settled_in.as_secs(),
-            "settled_megabytes": settled, "settled_megabytes_max": size.megabytes_max(),
+            "settled_megabytes": settled, "settled_megabytes_max": megabytes_max(size),
             "peak_megabytes_of_start": peak_of_start, "after_relist_megabytes": listed_again,
             "peak_megabytes_of_new_label": peak_of_new_label, "peak_megabytes_of_relist": peak_of_relist,
             "p99_seconds_max_of_nodes_pods_replica_sets_and_nodes_during_a_list":
@@ -469,7 +272,7 @@ async fn memory_and_latency_in_the_largest_cluster() {
             "measured_changes": latencies.map(|latency| latency.count),
         })
     );
-    assert!(settled <= size.megabytes_max(), "{settled} MB");
+    assert!(settled <= megabytes_max(size), "{settled} MB");
     let peak = peak_of_start.max(peak_of_new_label).max(peak_of_relist);
     assert!(peak * 1e6 < 256.0 * 1_048_576.0, "{peak} MB");
     let slowest = latencies[..3].iter().map(|latency| latency.p99_seconds_max).fold(0.0, f64::max);
