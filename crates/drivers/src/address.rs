@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use plan::{Address, Holding, MachineState, Scope, VmId};
+use plan::{Address, Doubt, Holding, MachineState, MayBeOn, Scope, VmId};
 
 use crate::DriverError;
 
@@ -138,6 +138,8 @@ pub struct Listing {
     /// The parts that the provider did not return, for example a region that did not answer. If there are any, an
     /// address that is not in `addresses` is unknown. If there are none, such an address does not exist.
     pub unreachable: Vec<String>,
+    /// Which VMs may hold an address that is unknown because of `unreachable`.
+    pub unlisted_may_be_on: MayBeOn,
     /// Addresses whose holder may be wrong: a change of the holder failed, and the provider may show the requested
     /// state instead of the actual one.
     pub unconfirmed: BTreeSet<Address>,
@@ -178,9 +180,10 @@ impl Listing {
             Some(listed) => listed.clone(),
             None if self.unreachable.is_empty() => unlisted(Holding::Missing),
             None => {
-                let reason =
+                let why =
                     format!("the listing is incomplete: {} did not answer", self.unreachable.join(", "));
-                unlisted(Holding::Unknown(reason.into()))
+                let may_be_on = self.unlisted_may_be_on.clone();
+                unlisted(Holding::Unknown(Doubt { may_be_on, ..why.into() }))
             }
         }
     }
@@ -234,6 +237,10 @@ pub enum Polled {
 pub struct Properties {
     /// Attaching an address also detaches it from its current holder, in the same operation.
     pub moves_in_one_call: bool,
+    /// The provider refuses to attach an address to a VM that holds one, before it changes anything. A driver that reads
+    /// the VM first does not replace this: what it reads can change or be stale. EC2 replaces the address without an
+    /// error.
+    pub refuses_occupied: bool,
     /// How long a read can still return the old state after the provider has confirmed a change.
     pub staleness_max: Duration,
 }

@@ -12,7 +12,7 @@ use drivers::google::addresses::Compute;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress, Tags, tokens};
 use http::Response;
-use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
+use plan::{Address, Doubt, Holding, MachineState, MayBeOn, Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::{CloudChange, Done};
 use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
@@ -890,8 +890,13 @@ mod at_azure {
         finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         fake.with(|subscription| subscription.hides_interfaces = true);
         let holding = driver.list(&scope).await.unwrap().get(address(ADDRESS)).holding;
-        let Holding::Unknown(why) = holding else { panic!("{holding:?}") };
+        let Holding::Unknown(Doubt { why, may_be_on, .. }) = holding else { panic!("{holding:?}") };
         assert!(why.contains("one-nic, which Azure does not show"), "{why}");
+        assert_eq!(
+            may_be_on,
+            MayBeOn::AllBut(std::sync::Arc::default()),
+            "no VM has an interface that is shown"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -916,7 +921,10 @@ mod at_azure {
         assert_eq!(read().await, Holding::Free);
         driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
         let holding = read().await;
-        assert!(matches!(holding, Holding::Unknown(_)), "{holding:?}");
+        let Holding::Unknown(Doubt { may_be_on: MayBeOn::Only(machines), .. }) = holding else {
+            panic!("{holding:?}")
+        };
+        assert_eq!(machines, BTreeSet::from([vm(ONE)]));
     }
 
     #[tokio::test(start_paused = true)]

@@ -30,6 +30,17 @@ impl Bits {
         Bits(self.0.iter().enumerate().map(|(word, bits)| bits & other(word)).collect())
     }
 
+    /// Adds all slots of another set.
+    pub(crate) fn add(&mut self, other: &Bits) {
+        self.0.resize(self.0.len().max(other.0.len()), 0);
+        self.0.iter_mut().zip(&other.0).for_each(|(bits, more)| *bits |= more);
+    }
+
+    /// Whether the set contains no slot.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
     /// How many slots the set contains.
     pub(crate) fn count(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
@@ -66,5 +77,9 @@ mod tests {
         let mut other = Bits::default();
         other.set(64, true);
         assert_eq!(bits.within([&other, &Bits::default()]).iter().collect::<Vec<_>>(), [64]);
+        other.set(300, true);
+        bits.add(&other);
+        assert_eq!(bits.iter().collect::<Vec<_>>(), [0, 64, 200, 300]);
+        assert!(!bits.is_empty() && Bits::default().is_empty());
     }
 }

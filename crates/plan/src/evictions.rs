@@ -7,16 +7,18 @@
 //!
 //! ```text
 //! it is not active, or the breaker of its scope is tripped       nothing
-//! an object of its kind has an address in an unknown state,
-//!   is in mode Observe or refused, or has an unreadable journal  nothing
+//! an object of its kind is in mode Observe or refused, has an
+//!   unreadable journal, or can't be read                         nothing
 //! one of its own addresses is moving or waiting                  nothing: the addresses come first
+//! one of its own addresses is in an unknown state                nothing
 //! ```
 //!
 //! Then for each node with pods of its workload that the controller may evict, by name, the first line that applies:
 //!
 //! ```text
 //! it is not Ready, its VM is unknown, it holds an address of
-//!   the object, or a move or call involves it                    nothing
+//!   the object, a move or call involves it, or it may hold an
+//!   address in an unknown state                                  nothing
 //! it holds an address of another object                          report it: the scheduler would bring the pods back
 //! no Ready, schedulable node that nobody is about to remove
 //!   holds an address of the object                               report it: the pods would find no node
@@ -27,7 +29,9 @@
 
 use crate::bits::Bits;
 use crate::member::Member;
-use crate::{Holding, MisplacedPods, Mode, NodeName, Plan, Pool, Readiness, Timestamp, Verdict, World};
+use crate::{
+    Address, Holding, MisplacedPods, Mode, NodeName, Plan, Pool, Readiness, Timestamp, Verdict, World,
+};
 
 /// The node from which to evict a pod now, what to report, and when to plan again.
 #[derive(Debug, Default)]
@@ -38,7 +42,7 @@ pub(crate) struct EvictionDecision {
 }
 
 /// What to evict for a pool. `holding`: nodes that hold any address. `busy`: these, and nodes that a move or call
-/// involves.
+/// involves, or that may hold an address in an unknown state.
 pub(crate) fn next(
     world: &World,
     member: &Member,
@@ -52,6 +56,12 @@ pub(crate) fn next(
         && pool.policy.mode == Mode::Active
         && !plan.tripped.contains_key(&pool.scope)
         && !plan.marks.uncertain.contains(pool.key.kind);
+    let is_known = |address: &&Address| {
+        let holding = world.fact(&pool.scope, **address).map(|fact| &fact.holding);
+        holding.is_some_and(|holding| !matches!(holding, Holding::Unknown(_)))
+            || pool.scope.provider.refuses(**address).is_some()
+    };
+    let is_sure = is_sure && pool.addresses.iter().all(|address| is_known(&address));
     let Some(verdicts) = plan.verdicts.get(&pool.key).filter(|_| is_sure) else {
         return EvictionDecision::default();
     };

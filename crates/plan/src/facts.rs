@@ -71,8 +71,40 @@ pub enum Holding {
     By(VmId),
     /// The cloud has no such address.
     Missing,
-    /// Unknown, for this reason: an error, an incomplete listing, or a change in flight. The controller never guesses.
-    Unknown(Arc<str>),
+    /// Unknown, because of an error, an incomplete listing, or a change in flight. The controller never guesses.
+    Unknown(Doubt),
+}
+
+/// Why it is unknown where an address is, and which VMs may hold it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// Why it is unknown.
+    pub why: Arc<str>,
+    /// Which VMs of its scope may hold it. If the region of the address is known, only those in its region.
+    pub may_be_on: MayBeOn,
+    /// Whether the controller has not asked the cloud about it yet, and soon will.
+    pub is_unread: bool,
+}
+
+/// The VMs that may hold an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MayBeOn {
+    /// Any.
+    #[default]
+    Any,
+    /// Only these.
+    Only(BTreeSet<VmId>),
+    /// Any, but not on those interfaces of these VMs that get addresses: the cloud shows these interfaces.
+    AllBut(Arc<BTreeSet<VmId>>),
+    /// Any in these regions: the others have answered.
+    Regions(BTreeSet<Arc<str>>),
+}
+
+impl<T: Into<Arc<str>>> From<T> for Doubt {
+    /// An address that may be on any VM.
+    fn from(why: T) -> Self {
+        Self { why: why.into(), may_be_on: MayBeOn::Any, is_unread: false }
+    }
 }
 
 /// The state of a VM, as its cloud reports it.

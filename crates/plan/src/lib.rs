@@ -32,6 +32,7 @@ macro_rules! sabotaged {
 
 mod bits;
 mod creation;
+mod doubted;
 mod evictions;
 mod facts;
 mod journal;
@@ -59,7 +60,10 @@ mod world;
 
 pub use creation::TAG_PREFIX;
 pub use evictions::{WorkloadPod, pod_to_evict};
-pub use facts::{Account, Fact, Holding, InFlight, LastReported, MachineState, Node, Pause, Readiness, Turn};
+pub use facts::{
+    Account, Doubt, Fact, Holding, InFlight, LastReported, MachineState, MayBeOn, Node, Pause, Readiness,
+    Turn,
+};
 pub use jiff::{SignedDuration, Timestamp};
 pub use kinds::{Kind, Kinds};
 pub use losses::Tripped;

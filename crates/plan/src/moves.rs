@@ -338,7 +338,7 @@ fn may_keep(world: &World, pool: &Pool, vm: &VmId, now: Timestamp) -> bool {
 }
 
 /// Whether a VM refused an address recently.
-fn is_avoided(world: &World, vm: &VmId, now: Timestamp) -> bool {
+pub(crate) fn is_avoided(world: &World, vm: &VmId, now: Timestamp) -> bool {
     world.avoid_machines.get(vm).is_some_and(|until| now < *until)
 }
 

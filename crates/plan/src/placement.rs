@@ -25,26 +25,26 @@ pub(crate) struct Group {
 }
 
 /// The slot of the node for each seeker: an address that needs a node. `seekers` has the group of each, in order of
-/// urgency. Busy nodes get no address.
+/// urgency. Only nodes in free slots get an address. The zones of the groups then include the new addresses.
 pub(crate) fn place(
     world: &World,
-    mut groups: Vec<Group>,
+    groups: &mut [Group],
     seekers: &[usize],
-    busy: &Bits,
+    is_free: impl Fn(usize) -> bool,
 ) -> Vec<Option<usize>> {
     if seekers.is_empty() {
         return Vec::new();
     }
-    let is_free = |slot: &usize| !busy.contains(*slot) && world.stands_for_machine(*slot);
+    let is_free = |slot: &usize| is_free(*slot) && world.stands_for_machine(*slot);
     let by_name: Vec<usize> = world.slots_by_name().filter(is_free).collect();
-    let candidates = candidates(&groups, &by_name);
-    let searches = searches(world, &groups, &by_name, &candidates);
+    let candidates = candidates(groups, &by_name);
+    let searches = searches(world, groups, &by_name, &candidates);
     let exhausted = vec![false; groups.len()];
     let mut table = Table { by_name, candidates, taken: BTreeMap::new(), searches, exhausted };
     let mut counts = vec![0; groups.len()];
     let mut placed = Vec::with_capacity(seekers.len());
     for group in seekers {
-        let is_placed = !table.exhausted[*group] && table.augment(world, &mut groups, *group);
+        let is_placed = !table.exhausted[*group] && table.augment(world, groups, *group);
         // If no path leads to a free node now, none will later: later placements only use more nodes.
         table.exhausted[*group] |= !is_placed;
         placed.push(is_placed.then(|| {

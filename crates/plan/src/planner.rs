@@ -25,6 +25,8 @@
 //!   that attached it failed                               attach it there again            Unknown
 //! on a VM that is not ours                                leave it, or policy.takeover     Foreign
 //! free, or on a VM of ours that has to give it up         move it to a fit, free node      Moving
+//!   and each fit node may hold an address in an unknown
+//!   state                                                 leave it                         Waits
 //!   and there is no such node:  UntilDrained, drained     detach it                        Moving
 //!                               otherwise                 leave it                         NoMatch, NoNode,
 //!                                                                                          OtherRegion
@@ -36,8 +38,9 @@
 //! Authority: a VM is ours if it backs a node, or if the object's status says that it held the address last.
 //!
 //! A node is **free** when its VM holds no address, no move targets or leaves it, no cloud operation on it is in
-//! flight, its VM refused no address recently, and no object that can't be decoded contains its VM. While the state of
-//! an address without a move is unknown, it might be on any node of its scope, so none of these nodes is free.
+//! flight, its VM refused no address recently, no object that can't be decoded contains its VM, and no address in an
+//! unknown state may be on it, see `doubted`. If the cloud itself refuses to attach an address to a VM that holds one,
+//! an address that no Ready node has to give up may be tried on such a node when no other node is left.
 //!
 //! Order: a free address goes before one that a VM holds, because its move breaks no connection. An address of a dead
 //! holder goes before one of a live holder, one of an older object before one of a younger object. Then the order in
@@ -64,6 +67,7 @@ use std::time::Duration;
 
 use crate::bits::Bits;
 use crate::creation;
+use crate::doubted::Doubted;
 use crate::evictions;
 use crate::losses::{self, Tally};
 use crate::member::Member;
@@ -99,7 +103,8 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         tally: Tally::default(),
         urgent_turns: moves::urgent_turns(world, now),
         detached_for_moves: moves::detached_for_moves(world),
-        unknown: BTreeSet::new(),
+        doubted: Doubted::default(),
+        unsure: BTreeMap::new(),
         room: creation::Room::of(world),
         journalled: Vec::new(),
         begun: Vec::new(),
@@ -125,8 +130,10 @@ struct Planner<'a> {
     urgent_turns: BTreeMap<Scope, Timestamp>,
     /// For each scope, how many addresses are detached because of moves that can wait.
     detached_for_moves: BTreeMap<Scope, usize>,
-    /// Scopes with an address in an unknown state that has no move.
-    unknown: BTreeSet<Scope>,
+    /// Nodes that may hold an address in an unknown state that has no move.
+    doubted: Doubted,
+    /// For each kind of object, nodes that may hold an address in an unknown state.
+    unsure: BTreeMap<&'static str, Doubted>,
     /// How many addresses may still be created, if there is a limit.
     room: Option<creation::Room>,
     journalled: Vec<Step>,
@@ -153,6 +160,28 @@ struct HeldBy {
     node: Option<NodeName>,
     is_ours: bool,
     why: Why,
+}
+
+/// Where an address that needs a node may go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// To the node in this slot.
+    At(usize),
+    /// To the node in this slot, which may hold an address in an unknown state. Then the cloud refuses.
+    Try(usize),
+    /// To no node now: those that are left may hold an address in an unknown state. One of them is in this slot.
+    AtMostDoubted(usize),
+    /// To no node.
+    Nowhere,
+}
+
+impl Place {
+    fn slot(self) -> Option<usize> {
+        match self {
+            Self::At(slot) | Self::Try(slot) => Some(slot),
+            Self::AtMostDoubted(_) | Self::Nowhere => None,
+        }
+    }
 }
 
 /// What the policy of a pool counts.
@@ -183,9 +212,10 @@ impl<'a> Planner<'a> {
             let fact = known.map(|known| &known.fact);
             let unsupported = pool.scope.provider.refuses(*address);
             if unsupported.is_none() && fact.is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_))) {
-                self.plan.marks.uncertain.insert(pool.key.kind);
+                let unsure = self.unsure.entry(pool.key.kind).or_default();
+                unsure.add_all(self.world, &pool.scope, *address, fact);
                 if !moves.contains_key(address) {
-                    self.unknown.insert(pool.scope.clone());
+                    self.doubted.add(self.world, &pool.scope, *address, fact);
                     let again =
                         if fact.is_none() { &mut self.plan.read_again } else { &mut self.plan.unsettled };
                     again.insert(pool.scope.clone());
@@ -343,7 +373,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Adds the node marks to the plan, sorted by node name. Walking all nodes in name order is cheaper than a sorted
+    /// Adds to the plan which nodes get marks and which keep them, sorted by node name. Walking all nodes in name order is cheaper than a sorted
     /// insert for each mark.
     fn name_marks(&mut self) {
         for (kind, marked) in std::mem::take(&mut self.marked) {
@@ -354,6 +384,10 @@ impl<'a> Planner<'a> {
             let of = |slot: usize| Some((self.world.at(slot)?.0.clone(), by_slot[slot].take()?));
             let holders = self.world.slots_by_name().filter_map(of).collect();
             self.plan.marks.holders.insert(kind, holders);
+        }
+        for (kind, doubted) in &self.unsure {
+            let names = doubted.slots.iter().filter_map(|slot| self.world.at(slot)).map(|(name, _)| name);
+            self.plan.marks.unsure.entry(*kind).or_default().extend(names.cloned());
         }
     }
 
@@ -374,7 +408,7 @@ impl<'a> Planner<'a> {
 
     /// Leaves the mark of a node as it is, because it is unknown whether the node holds an address.
     fn leave_mark(&mut self, pool: &Pool, node: &NodeName) {
-        self.plan.marks.coming.entry(pool.key.kind).or_default().insert(node.clone());
+        self.plan.marks.unsure.entry(pool.key.kind).or_default().insert(node.clone());
     }
 
     /// Plans the next step of an unfinished move, and returns the verdict.
@@ -485,9 +519,9 @@ impl<'a> Planner<'a> {
             None
         };
         let vm = match &fact.holding {
-            Holding::Unknown(reason) => {
+            Holding::Unknown(doubt) => {
                 self.plan.unsettled.insert(pool.scope.clone());
-                return Some(Verdict::Unknown(Arc::clone(reason)));
+                return Some(Verdict::Unknown(Arc::clone(&doubt.why)));
             }
             Holding::Missing => return Some(Verdict::Missing),
             Holding::Free if is_leaving => return Some(Verdict::Leaving),
@@ -599,9 +633,12 @@ impl<'a> Planner<'a> {
                 false => actions.steps.push(step),
             }
         }
-        for (seeker, slot) in seekers.into_iter().zip(placed) {
+        // An attempt that the cloud may refuse must not use up the cool-off of a pool.
+        let mut placed: Vec<_> = seekers.into_iter().zip(placed).collect();
+        placed.sort_by_key(|(_, place)| matches!(place, Place::Try(_)));
+        for (seeker, place) in placed {
             let (pool, address) = (seeker.pool, seeker.address);
-            let (begin, verdict) = self.settle(seeker, slot);
+            let (begin, verdict) = self.settle(seeker, place);
             actions.steps.extend(begin);
             self.plan.verdicts.entry(pool.key.clone()).or_default().push((address, verdict));
         }
@@ -792,7 +829,8 @@ impl<'a> Planner<'a> {
         if !ranked.iter().any(|member| member.pool.policy.evicts) {
             return;
         }
-        let busy = self.busy(ranked);
+        let mut busy = self.busy(ranked);
+        self.unsure.values().for_each(|doubted| busy.add(&doubted.slots));
         for member in ranked {
             let next = evictions::next(self.world, member, &self.plan, &self.holding, &busy, self.now);
             let pool = &member.pool.key;
@@ -811,18 +849,62 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn place(&self, seekers: &[Seeker<'a>], ranked: &[&'a Member]) -> Vec<Option<usize>> {
-        let busy = self.busy(ranked);
+    /// Chooses nodes: first those that surely hold no address, and then, where the cloud allows it, those that may hold
+    /// one.
+    fn place(&self, seekers: &[Seeker<'a>], ranked: &[&'a Member]) -> Vec<Place> {
+        let taken = self.taken(ranked);
+        let is_free = |slot| !taken.contains(slot) && !self.is_avoided(slot);
+        let is_doubted = |slot| self.doubted.slots.contains(slot);
+        let (mut groups, mut wanting) = self.wanting(seekers, ranked);
+        let mut places = vec![Place::Nowhere; seekers.len()];
+        self.fill(&mut places, &mut groups, &wanting, Place::At, |slot| is_free(slot) && !is_doubted(slot));
+        if self.doubted.slots.is_empty() {
+            return places;
+        }
+        let may_be_free = |slot: &usize| !taken.contains(*slot) && self.world.stands_for_machine(*slot);
+        let name = |slot: &usize| self.world.at(*slot).map(|(name, _)| name);
+        let mut blocked: BTreeMap<usize, Option<usize>> = BTreeMap::new();
+        wanting.retain(|(at, _)| places[*at] == Place::Nowhere);
+        for (at, group) in &wanting {
+            let first = blocked.entry(*group).or_insert_with(|| {
+                let doubted = groups[*group].fit.within([&self.doubted.slots, &Bits::default()]);
+                doubted.iter().filter(may_be_free).min_by_key(name)
+            });
+            places[*at] = first.map_or(Place::Nowhere, Place::AtMostDoubted);
+        }
+        wanting.retain(|(at, _)| places[*at] != Place::Nowhere && self.may_try_doubted(&seekers[*at]));
+        self.fill(&mut places, &mut groups, &wanting, Place::Try, |slot| is_free(slot) && is_doubted(slot));
+        places
+    }
+
+    /// Chooses a node in a free slot for each address that is in `wanting` with its group.
+    fn fill(
+        &self,
+        places: &mut [Place],
+        groups: &mut [Group],
+        wanting: &[(usize, usize)],
+        of_slot: impl Fn(usize) -> Place,
+        is_free: impl Fn(usize) -> bool,
+    ) {
+        let of_groups: Vec<usize> = wanting.iter().map(|(_, group)| *group).collect();
+        for ((at, _), slot) in wanting.iter().zip(place(self.world, groups, &of_groups, is_free)) {
+            if let Some(slot) = slot {
+                places[*at] = of_slot(slot);
+            }
+        }
+    }
+
+    /// The addresses that may get a node now, each with its group. Addresses of a group may go to the same nodes.
+    fn wanting(&self, seekers: &[Seeker<'a>], ranked: &[&'a Member]) -> (Vec<Group>, Vec<(usize, usize)>) {
         let mut groups = Vec::new();
         let mut index: BTreeMap<(usize, Option<Arc<str>>), usize> = BTreeMap::new();
         let leaving: BTreeSet<Address> = seekers.iter().map(|seeker| seeker.address).collect();
         let mut wanting = Vec::with_capacity(seekers.len());
-        let mut who = Vec::with_capacity(seekers.len());
         for (at, seeker) in seekers.iter().enumerate() {
             let is_avoided =
                 self.world.avoid_addresses.get(&seeker.address).is_some_and(|pause| self.now < pause.until);
             let is_unwritable = self.world.unwritable.contains_key(&seeker.pool.key);
-            if is_avoided || is_unwritable || self.unknown.contains(&seeker.pool.scope) {
+            if is_avoided || is_unwritable {
                 continue;
             }
             let group = *index.entry((seeker.rank, seeker.region.clone())).or_insert_with(|| {
@@ -836,27 +918,49 @@ impl<'a> Planner<'a> {
                 groups.push(Group { fit, zones });
                 groups.len() - 1
             });
-            wanting.push(group);
-            who.push(at);
+            wanting.push((at, group));
         }
-        let mut placed = vec![None; seekers.len()];
-        for (at, slot) in who.into_iter().zip(place(self.world, groups, &wanting, &busy)) {
-            placed[at] = slot;
-        }
-        placed
+        (groups, wanting)
     }
 
-    /// Nodes that are not free.
+    /// Whether an address may be tried on a node that may hold another one: the cloud refuses if it does. The address is
+    /// on no VM, or on a dead one that keeps it if the cloud refuses. A try does not replace a listing that comes soon.
+    fn may_try_doubted(&self, seeker: &Seeker<'_>) -> bool {
+        let Scope { provider, .. } = &seeker.pool.scope;
+        let stays_on_dead = |held: &HeldBy| {
+            let node = self.world.node_of(&held.vm);
+            held.is_ours
+                && self.world.moves_in_one_call.contains(provider)
+                && node.is_none_or(|(_, node)| matches!(node.readiness, Readiness::NotReadySince(_)))
+        };
+        self.world.refuses_occupied.contains(provider)
+            && !self.doubted.has_unread(&seeker.pool.scope)
+            && seeker.holder.as_ref().is_none_or(stays_on_dead)
+    }
+
+    /// Nodes that are not free, apart from those that may hold an address in an unknown state.
     fn busy(&self, ranked: &[&'a Member]) -> Bits {
-        let mut busy = self.holding.clone();
+        let mut busy = self.taken(ranked);
+        let avoided = self.world.avoid_machines.keys().filter_map(|vm| self.world.slot_of_machine(vm));
+        avoided.filter(|slot| self.is_avoided(*slot)).for_each(|slot| busy.set(slot, true));
+        busy
+    }
+
+    /// Whether the VM of a node refused an address recently.
+    fn is_avoided(&self, slot: usize) -> bool {
+        let machine = self.world.at(slot).and_then(|(_, node)| node.machine.as_ref());
+        machine.is_some_and(|(_, vm)| moves::is_avoided(self.world, vm, self.now))
+    }
+
+    /// Nodes whose VM holds an address, is part of a move, or may be part of one.
+    fn taken(&self, ranked: &[&'a Member]) -> Bits {
+        let mut taken = self.holding.clone();
         let mut mark = |vm: &VmId| {
             if let Some(slot) = self.world.slot_of_machine(vm) {
-                busy.set(slot, true);
+                taken.set(slot, true);
             }
         };
         self.world.in_flight.machines.iter().for_each(&mut mark);
-        let avoided = self.world.avoid_machines.iter().filter(|(_, until)| self.now < **until);
-        avoided.map(|(vm, _)| vm).for_each(&mut mark);
         self.world.reserved_machines.iter().for_each(&mut mark);
         for member in ranked {
             if let Journal::Known(moves) = &member.pool.journal {
@@ -865,7 +969,7 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        busy
+        taken
     }
 
     /// How many addresses of a pool each zone will have when all moves in flight have ended. The `leaving` addresses need
@@ -890,7 +994,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The verdict for an address that needs a node, and the step that starts its move if it got one.
-    fn settle(&mut self, seeker: Seeker<'_>, slot: Option<usize>) -> (Option<Step>, Verdict) {
+    fn settle(&mut self, seeker: Seeker<'_>, place: Place) -> (Option<Step>, Verdict) {
         let Seeker { rank, pool, address, region, holder, .. } = seeker;
         let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
         let needed = pool.depends_on(is_voluntary).with(Kind::Pools);
@@ -900,19 +1004,10 @@ impl<'a> Planner<'a> {
         if let Some(node) = node.filter(|_| !silent.is_empty()) {
             self.leave_mark(pool, &node);
         }
-        let to = slot.and_then(|slot| self.world.at(slot)).and_then(|(name, node)| {
+        let to = place.slot().and_then(|slot| self.world.at(slot)).and_then(|(name, node)| {
             let (_, vm) = node.machine.as_ref()?;
             Some(Target { vm: vm.clone(), node: name.clone() })
         });
-        if self.unknown.contains(&pool.scope) {
-            return (
-                None,
-                Verdict::Unknown(
-                    "another address of the account is in an unknown state, and may be attached to any node"
-                        .into(),
-                ),
-            );
-        }
         let unread = needed.and(self.world.unread);
         if !unread.is_empty() {
             self.plan.marks.uncertain.insert(pool.key.kind);
@@ -926,6 +1021,12 @@ impl<'a> Planner<'a> {
             self.ask_again(Some(*until));
             let pause = Pause { until: *until, why: UNWRITABLE.into() };
             return (None, Verdict::Waits(Waits::ForRetry(pause)));
+        }
+        if let Place::AtMostDoubted(slot) = place
+            && let Some(unknown) = self.doubted.on(self.world, slot)
+        {
+            let tripped = self.plan.tripped.get(&pool.scope).cloned().map(Waits::ForConfirmation);
+            return (None, Verdict::Waits(tripped.unwrap_or(Waits::ForUnknown(unknown))));
         }
         if to.is_none() {
             match &holder {

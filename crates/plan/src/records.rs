@@ -298,11 +298,12 @@ fn of_addresses(
             // The address may still be on its node, or the controller does not act on it, so its record stays.
             Verdict::Unknown(_)
             | Verdict::WouldStep(_)
-            | Verdict::Waits(Waits::ForConfirmation(_) | Waits::ForNewerController | Waits::ForCorrection)
-                if !crate::sabotaged!(UnknownUnpublished) =>
-            {
-                _ = wanted.kept.insert(*address)
-            }
+            | Verdict::Waits(
+                Waits::ForConfirmation(_)
+                | Waits::ForNewerController
+                | Waits::ForCorrection
+                | Waits::ForUnknown(_),
+            ) if !crate::sabotaged!(UnknownUnpublished) => _ = wanted.kept.insert(*address),
             Verdict::NoMatch(..) | Verdict::NoNode | Verdict::OtherRegion(..) | Verdict::Waits(_) => {
                 let since = world.unmatched.get(address).copied().unwrap_or(now);
                 wanted.unmatched.insert(*address, since);

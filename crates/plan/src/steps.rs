@@ -65,11 +65,12 @@ pub struct Plan {
 pub struct Marks {
     /// For each kind of object: the nodes that hold an address, and which one.
     pub holders: BTreeMap<&'static str, BTreeMap<NodeName, Mark>>,
-    /// Kinds of objects for which the plan does not know every holder. The controller removes no mark of these kinds.
+    /// Kinds of objects for which the plan does not know every holder: the controller can't read all objects, or does not
+    /// act on one. It removes no mark of these kinds.
     pub uncertain: BTreeSet<&'static str>,
-    /// For each kind of object: nodes that may hold an address already, for example because a call to attach one is in
-    /// flight.
-    pub coming: BTreeMap<&'static str, BTreeSet<NodeName>>,
+    /// For each kind of object: nodes that may hold an address, for example because its state is unknown or a call to
+    /// attach it is in flight. They keep their marks of this kind.
+    pub unsure: BTreeMap<&'static str, BTreeSet<NodeName>>,
 }
 
 /// The mark of a node that holds an address.

@@ -70,6 +70,8 @@ pub enum Waits {
     ForRetry(Pause),
     /// The object's status has no room for another entry.
     ForRoom,
+    /// Each node that is left may hold an address whose holder is unknown. This is one of them.
+    ForUnknown(Address),
 }
 
 impl Verdict {
@@ -101,6 +103,7 @@ impl Verdict {
                 Waits::ForCorrection => Reason::Refused,
                 Waits::ForRetry(_) => Reason::Failed,
                 Waits::ForRoom => Reason::JournalFull,
+                Waits::ForUnknown(_) => Reason::Unknown,
             },
         }
     }
@@ -189,6 +192,10 @@ impl fmt::Display for Waits {
                 write!(f, "the controller can't act on the object: see the object's conditions and Events")
             }
             Self::ForRetry(pause) => write!(f, "the last attempt failed: {pause}"),
+            Self::ForUnknown(unknown) => write!(
+                f,
+                "each node that could take it may hold another address whose state is unknown, such as {unknown}"
+            ),
             Self::ForRoom => write!(
                 f,
                 "the status is full ({ADDRESSES_MAX} addresses, {ADDRESSES_MAX} unfinished moves): divide the addresses \

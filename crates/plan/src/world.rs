@@ -56,6 +56,8 @@ pub struct World {
     pub losses: BTreeMap<Address, Timestamp>,
     /// Clouds that move an address from VM to VM with one call.
     pub moves_in_one_call: BTreeSet<Provider>,
+    /// Clouds that refuse to attach an address to a VM that holds one, before anything changes.
+    pub refuses_occupied: BTreeSet<Provider>,
     /// Clouds whose listings up to this time may be older than the last change of an earlier leader. With [`PENDING`],
     /// every listing may be older.
     pub stale_until: BTreeMap<Provider, Tick>,

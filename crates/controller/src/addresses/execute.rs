@@ -12,14 +12,14 @@ mod records;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::budget::{Priority, Urgency, with_haste, with_priority};
 use drivers::record::RecordDriver;
 use drivers::times::later;
-use drivers::{AddressDriver, DriverError, NotSent, Operation, Polled, Progress};
+use drivers::{AddressDriver, DriverError, NotSent, Operation, Polled, Progress, Properties};
 use kube::Client;
 use plan::{
     Action, Address, DnsProvider, Holding, InFlight, InFlightRecord, NodeName, PoolKey, Provider,
@@ -208,11 +208,10 @@ impl Executor {
         self.drivers.iter().filter_map(late).collect()
     }
 
-    /// The providers that move an address between two VMs in one call.
-    pub fn moves_in_one_call(&self) -> impl Iterator<Item = Provider> {
-        let one_call =
-            |(_, driver): &(&Provider, &Arc<dyn AddressDriver>)| driver.properties().moves_in_one_call;
-        self.drivers.iter().filter(one_call).map(|(provider, _)| *provider)
+    /// The providers whose properties pass a test.
+    pub fn providers_where(&self, test: impl Fn(Properties) -> bool) -> BTreeSet<Provider> {
+        let passes = |(_, driver): &(&Provider, &Arc<dyn AddressDriver>)| test(driver.properties());
+        self.drivers.iter().filter(passes).map(|(provider, _)| *provider).collect()
     }
 
     /// Starts a step. The planner plans no step for an address or VM that is in flight.

@@ -121,7 +121,8 @@ impl Reconciler {
         retry: Retry,
     ) -> Self {
         let mut index = Index::default();
-        index.world.moves_in_one_call.extend(executor.moves_in_one_call());
+        index.world.moves_in_one_call = executor.providers_where(|properties| properties.moves_in_one_call);
+        index.world.refuses_occupied = executor.providers_where(|properties| properties.refuses_occupied);
         Self {
             index,
             seen: inbox.events,
@@ -450,7 +451,10 @@ impl Reconcile for Reconciler {
 /// Whether a verdict counts as an error in the metrics.
 fn is_error(verdict: &Verdict) -> bool {
     let waits = |waits: &Waits| {
-        matches!(waits, Waits::ForRetry(_) | Waits::ForNewerController | Waits::ForCorrection)
+        matches!(
+            waits,
+            Waits::ForRetry(_) | Waits::ForNewerController | Waits::ForCorrection | Waits::ForUnknown(_)
+        )
     };
     matches!(verdict, Verdict::Unknown(_)) || matches!(verdict, Verdict::Waits(why) if waits(why))
 }

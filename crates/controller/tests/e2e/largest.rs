@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use testbed::cluster::eventually;
 use testbed::control_plane::ControlPlane;
 use testbed::demo::{Clouds, Servers};

@@ -24,7 +24,7 @@
 //! It reads the address before every change, so it never changes another address that has got the same resource ID in
 //! the meantime.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -32,12 +32,12 @@ use ::http::{HeaderMap, HeaderValue, Method, Request, header};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
-use plan::{Address, Holding, MachineState, Scope, VmId};
+use plan::{Address, Holding, MachineState, MayBeOn, Scope, VmId};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::bodies::{HolderId, Machine, Page, PublicIp, TAG};
+use super::bodies::{HolderId, Machine, Page, PublicIp, TAG, doubted};
 use super::calls::{NETWORK_API, ended, explain, network_list, path_of, resource_path};
 use super::ids::{ResourceId, is_same};
 use super::interface::{Interface, State};
@@ -165,8 +165,13 @@ impl Azure {
         }
         let by_id: BTreeMap<_, _> =
             interfaces.iter().map(|interface| (interface.id().to_lowercase(), interface)).collect();
-        let changing: Vec<_> =
-            interfaces.iter().filter(|interface| interface.state() == State::Changing).collect();
+        let mut referring: BTreeMap<String, Vec<&Interface>> = BTreeMap::new();
+        for interface in &interfaces {
+            for id in interface.public_addresses() {
+                referring.entry(id.to_lowercase()).or_default().push(interface);
+            }
+        }
+        let shown: Arc<BTreeSet<VmId>> = Arc::new(interfaces.iter().filter_map(Interface::holder).collect());
         let mut listing = Listing { tags: Tags::Complete, ..Listing::default() };
         for found in addresses {
             let Some(address) = found.address() else {
@@ -177,11 +182,21 @@ impl Azure {
                 continue;
             };
             let interface = |id: &str| by_id.get(&id.to_lowercase()).copied();
-            let is_coming = || changing.iter().any(|interface| interface.place_of(&found.id).is_some());
-            let holding = match found.holding(interface) {
-                // The interface can refer to the address before the address refers to the interface.
-                Holding::Free if is_coming() => Holding::Unknown(CHANGING.into()),
-                holding => holding,
+            // An interface can refer to the address before the address refers to the interface, and the other way round.
+            let mut involved = referring.remove(&found.id.to_lowercase()).unwrap_or_default();
+            let is_changing = |interface: &&Interface| interface.state() == State::Changing;
+            let referenced = match found.holder() {
+                Some(HolderId::Interface(id)) => interface(&id),
+                _ => None,
+            };
+            let holding = match (found.holding(interface, &shown), referenced) {
+                (Holding::Free, _) if involved.iter().any(is_changing) => doubted(involved),
+                (Holding::Unknown(doubt), Some(referenced)) if doubt.may_be_on != MayBeOn::Any => {
+                    involved.push(referenced);
+                    doubted(involved)
+                }
+                (Holding::Unknown(doubt), None) if !involved.is_empty() => Holding::Unknown(doubt.why.into()),
+                (holding, _) => holding,
             };
             if let Some(HolderId::Interface(id)) = found.holder()
                 && interface(&id).is_some_and(|interface| interface.state() == State::Failed)
@@ -560,6 +575,7 @@ impl AddressDriver for Azure {
     }
 
     fn properties(&self) -> Properties {
-        Properties { moves_in_one_call: false, staleness_max: Duration::ZERO }
+        // A write of an interface replaces its address. Whether Azure checks `If-Match` is not documented.
+        Properties { moves_in_one_call: false, refuses_occupied: false, staleness_max: Duration::ZERO }
     }
 }

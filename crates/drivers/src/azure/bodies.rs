@@ -1,8 +1,9 @@
 //! JSON bodies of Azure Resource Manager, with the fields that the driver reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use plan::{Address, Holding, MachineState, VmId};
+use plan::{Address, Doubt, Holding, MachineState, MayBeOn, VmId};
 use serde::Deserialize;
 
 use super::ids::ResourceId;
@@ -66,8 +67,13 @@ impl PublicIp {
         })
     }
 
-    /// The holder of the address. `interface` looks up a listed interface by its ID.
-    pub(super) fn holding<'a>(&self, interface: impl Fn(&str) -> Option<&'a Interface>) -> Holding {
+    /// The holder of the address. `interface` looks up a listed interface by its ID, and `shown` are the VMs of all
+    /// listed interfaces.
+    pub(super) fn holding<'a>(
+        &self,
+        interface: impl Fn(&str) -> Option<&'a Interface>,
+        shown: &Arc<BTreeSet<VmId>>,
+    ) -> Holding {
         if self.state() == State::Changing {
             return Holding::Unknown(CHANGING.into());
         }
@@ -75,17 +81,28 @@ impl PublicIp {
             None => Holding::Free,
             Some(HolderId::Other(holder)) => Holding::By(holder),
             Some(HolderId::Interface(id)) => match interface(&id) {
-                Some(found) if found.state() == State::Changing => Holding::Unknown(CHANGING.into()),
+                Some(found) if found.state() == State::Changing => doubted([found]),
                 Some(found) => Holding::By(found.holder().unwrap_or_else(|| id.as_str().into())),
-                // The interface was created or deleted between the two listings, or the role does not cover it. Any VM
-                // can be the holder, also a node.
-                None => Holding::Unknown(
-                    format!("it is attached to {id}, which Azure does not show: check that the controller's role may read {id}")
-                        .into(),
-                ),
+                // The interface was created or deleted between the two listings, or the role does not cover it. Its VM
+                // can be any, also that of a node, but it is no interface that Azure shows.
+                None => {
+                    let why = format!(
+                        "it is attached to {id}, which Azure does not show: check that the controller's role may read {id}"
+                    );
+                    let may_be_on = MayBeOn::AllBut(Arc::clone(shown));
+                    Holding::Unknown(Doubt { may_be_on, ..why.into() })
+                }
             },
         }
     }
+}
+
+/// The state of an address while changes of these interfaces are in flight: each of them may or may not have it.
+pub(super) fn doubted<'a>(interfaces: impl IntoIterator<Item = &'a Interface>) -> Holding {
+    // The change of an interface without a VM may be the one that attaches it to a VM.
+    let machines = interfaces.into_iter().map(Interface::machine).collect::<Option<_>>();
+    let may_be_on = machines.map_or(MayBeOn::Any, MayBeOn::Only);
+    Holding::Unknown(Doubt { may_be_on, ..CHANGING.into() })
 }
 
 #[derive(Deserialize)]

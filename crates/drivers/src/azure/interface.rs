@@ -72,6 +72,11 @@ impl Interface {
         self.configurations().get(at)?["properties"]["publicIPAddress"]["id"].as_str()
     }
 
+    /// The resource IDs of all addresses of the interface.
+    pub(super) fn public_addresses(&self) -> impl Iterator<Item = &str> {
+        (0..self.configurations().len()).filter_map(|at| self.public_at(at))
+    }
+
     /// The interface with the address `public` in one IP configuration. If `public` is `None`, the configuration has no
     /// address. Returns none if the interface has no such configuration.
     pub(super) fn with_public(mut self, at: usize, public: Option<&str>) -> Option<Value> {

@@ -32,7 +32,7 @@ use std::time::Duration;
 use ::http::Method;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
-use plan::{Address, Holding, MachineState, Scope, VmId};
+use plan::{Address, Doubt, Holding, MachineState, Scope, VmId};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -66,7 +66,7 @@ pub const REQUESTS_PER_HOUR: usize = 5_000;
 const DENIED_FOR: Duration = Duration::from_secs(600);
 
 /// The maximum number of unlisted addresses that the driver reads for the first time with one listing. It always reads
-/// unlisted addresses that exist: while the holder of one is unknown, the planner places nothing in the account.
+/// unlisted addresses that exist: while the holder of one is unknown, any droplet may be its holder.
 const NEW_MAX: usize = 50;
 
 /// How many unlisted addresses the driver reads concurrently.
@@ -129,8 +129,8 @@ struct Unlistable {
 }
 
 impl Unlistable {
-    fn doubt(&mut self, address: Address, reason: Arc<str>) {
-        let listed = Listed { holding: Holding::Unknown(reason), region: None, tag: None };
+    fn doubt(&mut self, address: Address, doubt: Doubt) {
+        let listed = Listed { holding: Holding::Unknown(doubt), region: None, tag: None };
         self.unknown.push((address, listed));
     }
 }
@@ -225,7 +225,7 @@ impl DigitalOcean {
                 }
                 Some(Err(error)) => result.doubt(address, error.to_string().into()),
                 None if known.read.get(&address).is_some_and(|(exists, _)| !exists) => {}
-                None => result.doubt(address, UNREAD.into()),
+                None => result.doubt(address, Doubt { is_unread: true, ..UNREAD.into() }),
             }
         }
         result
@@ -369,7 +369,7 @@ impl DigitalOcean {
         match self.read(address).await?.holding() {
             Holding::By(holder) if holder == *vm => self.act(scope, address, None).await,
             Holding::By(_) => Err(not_held_by(address, vm)),
-            Holding::Unknown(reason) => Err(DriverError::Conflict(format!("{address}: {reason}"))),
+            Holding::Unknown(doubt) => Err(DriverError::Conflict(format!("{address}: {}", doubt.why))),
             Holding::Free | Holding::Missing => Ok(Progress::Done),
         }
     }
@@ -484,7 +484,8 @@ impl AddressDriver for DigitalOcean {
     }
 
     fn properties(&self) -> Properties {
-        Properties { moves_in_one_call: true, staleness_max: Duration::ZERO }
+        // A droplet has at most one reserved IP: the API rejects a second one with status 422.
+        Properties { moves_in_one_call: true, refuses_occupied: true, staleness_max: Duration::ZERO }
     }
 }
 

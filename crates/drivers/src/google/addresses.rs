@@ -43,13 +43,14 @@ use std::time::Duration;
 use ::http::Method;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use plan::{Address, Holding, MachineState, Scope, VmId};
+use plan::{Address, Holding, MachineState, MayBeOn, Scope, VmId};
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::bodies::{AccessConfig, AddressBody, Instance, NetworkInterface, OperationBody};
 use super::calls::{config_of, explain, filter_for, first_of, instance_path, last_part, region_operation};
 use super::change::{Change, What};
+use super::machine_id::parts_of;
 use crate::error::check_tag;
 use crate::http::{HttpService, JsonApi, Path, unreadable, unseen};
 use crate::tokens::Tokens;
@@ -239,12 +240,12 @@ impl Compute {
             }
             listing => listing?,
         };
-        if !listing.unreachable.is_empty() {
-            let message = format!(
+        if may_be_in(&listing.unlisted_may_be_on, vm) {
+            // A conflict, because nothing was sent that could still take effect.
+            return Err(DriverError::Conflict(format!(
                 "can't tell whether {found} is static: {} did not answer",
                 listing.unreachable.join(", ")
-            );
-            return Err(DriverError::Unavailable(message));
+            )));
         }
         if listing.addresses.contains_key(&found) {
             return Err(DriverError::Conflict(format!("{vm} already holds the static address {found}")));
@@ -498,7 +499,18 @@ impl AddressDriver for Compute {
     }
 
     fn properties(&self) -> Properties {
-        Properties { moves_in_one_call: false, staleness_max: Duration::ZERO }
+        // The API rejects a second access config of an interface, but not one of another interface of the VM.
+        Properties { moves_in_one_call: false, refuses_occupied: false, staleness_max: Duration::ZERO }
+    }
+}
+
+/// Whether addresses that are missing in a listing may be in the region of a VM.
+fn may_be_in(missing: &MayBeOn, vm: &VmId) -> bool {
+    let zone = parts_of(vm).map_or("", |(_, zone, _)| zone);
+    let region = zone.rsplit_once('-').map(|(region, _)| region);
+    match missing {
+        MayBeOn::Regions(regions) => region.is_none_or(|region| regions.contains(region)),
+        MayBeOn::Any | MayBeOn::Only(_) | MayBeOn::AllBut(_) => true,
     }
 }
 

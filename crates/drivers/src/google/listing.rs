@@ -5,11 +5,11 @@
 //! listing never changes anything.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use ::http::Method;
 use futures::{StreamExt, stream};
-use plan::{Address, Holding, MachineState, VmId};
+use plan::{Address, Holding, MachineState, MayBeOn, VmId};
 
 use super::addresses::{Compute, LABEL};
 use super::bodies::{AccessConfig, AddressBody, AddressPage, InstancePage};
@@ -27,6 +27,7 @@ impl Compute {
     pub(super) async fn list_project(&self, project: &str, filter: &str) -> Result<Listing, DriverError> {
         let mut listing = Listing { tags: Tags::Complete, ..Listing::default() };
         let addresses = self.found(project, filter, &mut listing.unreachable).await?;
+        listing.unlisted_may_be_on = may_be_in(&listing.unreachable);
         for (address, found) in addresses {
             self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(found.name);
             if let Some(tier) = found.network_tier {
@@ -134,5 +135,35 @@ impl Compute {
             }
         }
         Err(unreadable(name, &"the listing has too many pages"))
+    }
+}
+
+/// Which VMs may hold an address of places that did not answer. A regional address can be only on a VM of its region.
+fn may_be_in(places: &[String]) -> MayBeOn {
+    places.iter().map(|place| region_of(place)).collect::<Option<_>>().map_or(MayBeOn::Any, MayBeOn::Regions)
+}
+
+/// The region that a place such as `regions/us-west1` names. None for any other format.
+fn region_of(place: &str) -> Option<Arc<str>> {
+    let (before, region) = place.rsplit_once('/')?;
+    let is_region = before == "regions" || before.ends_with("/regions");
+    (is_region && !region.is_empty()).then(|| region.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_name_of_a_region_narrows_where_an_address_may_be() {
+        let of = |places: &[&str]| may_be_in(&places.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let west = MayBeOn::Regions(BTreeSet::from(["us-west1".into()]));
+        assert_eq!(of(&["regions/us-west1"]), west);
+        assert_eq!(of(&["projects/demo/regions/us-west1"]), west);
+        for other in
+            ["global", "zones/us-west1-a", "regions/", "subregions/x", "regions/us-west1/addresses", ""]
+        {
+            assert_eq!(of(&["regions/us-west1", other]), MayBeOn::Any, "{other}");
+        }
     }
 }

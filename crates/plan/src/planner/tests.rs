@@ -12,7 +12,8 @@
 //! - `holds a1`
 //!
 //! A clause `a1 …` describes an address:
-//! - `free` (the default if no node holds it), `unknown`, `missing`, `foreign`, `left` (on a VM whose node was deleted)
+//! - `free` (the default if no node holds it), `unknown`, `unknown on n1` (only n1 may hold it), `unknown but n1` (any
+//!   other may), `unknown in r` (any in region r), `unknown unread` (not asked about yet), `missing`, `foreign`, `left` (on a VM whose node was deleted)
 //! - `unconfirmed` (the change that attached it failed), `stale` (the last listing is older than the journal), `busy` (a
 //!   call is in flight)
 //! - `moves n1 -> n2` (in the journal; `-` for none), `released` (the journal has its release), `inherited` (an earlier
@@ -34,7 +35,8 @@
 //!   ago), `spread`, `disruption`, `releases` (policy.releaseCreated), `evicts` (policy.evictPods)
 //! - `epoch 8` (the epoch of the journal; that of this leader is 7), `newer` (a journal that this version can't read),
 //!   `urgent` (the moves have a dead holder), `confirmed 30` (losses up to 30 seconds ago)
-//! - `onecall` (the cloud moves an address in one call), `here n1` (the controller runs there)
+//! - `onecall` (the cloud moves an address in one call), `strict` (the cloud refuses to attach an address to a VM that
+//!   holds one), `here n1` (the controller runs there)
 //! - `own n1` (its VM has an ephemeral address), `restore n1` (according to the journal, it had one)
 //! - `late` (the cloud may not show the changes of an earlier leader yet), `late before` (a new listing would show
 //!   them), `late once` (the last listing shows them)
@@ -59,9 +61,9 @@ use expect_test::{Expect, expect};
 
 use super::*;
 use crate::{
-    Account, Creation, DnsProvider, Epoch, Fact, InFlightRecord, Lacking, MachineState, Node, Pause, Pods,
-    PoolKey, Provider, Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet, SignedDuration,
-    Source, Turn,
+    Account, Creation, DnsProvider, Doubt, Epoch, Fact, InFlightRecord, Lacking, MachineState, MayBeOn, Node,
+    Pause, Pods, PoolKey, Provider, Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet,
+    SignedDuration, Source, Turn,
 };
 
 fn now() -> Timestamp {
@@ -166,6 +168,7 @@ impl Sketch {
             ["late"] => _ = self.world.stale_until.insert(Provider::Gcp, crate::PENDING),
             ["late", "before"] => _ = self.world.stale_until.insert(Provider::Gcp, Tick(10)),
             ["late", "once"] => _ = self.world.stale_until.insert(Provider::Gcp, Tick(9)),
+            ["strict"] => _ = self.world.refuses_occupied.insert(Provider::Gcp),
             ["onecall"] => _ = self.world.moves_in_one_call.insert(Provider::Gcp),
             ["creates", how @ ..] => {
                 pool.creates = Some("tag".into());
@@ -286,7 +289,21 @@ impl Sketch {
         let known = self.facts.get_mut(&address).unwrap();
         match words {
             ["free"] => known.holding = Holding::Free,
-            ["unknown"] => known.holding = Holding::Unknown("the cloud did not answer".into()),
+            ["unknown", may_be @ ..] => {
+                let machines = || may_be[1..].iter().map(|name| vm(name)).collect::<BTreeSet<_>>();
+                let may_be_on = match may_be {
+                    [] => MayBeOn::Any,
+                    ["on", ..] => MayBeOn::Only(machines()),
+                    ["but", ..] => MayBeOn::AllBut(Arc::new(machines())),
+                    ["in", regions @ ..] => {
+                        MayBeOn::Regions(regions.iter().map(|region| (*region).into()).collect())
+                    }
+                    ["unread"] => MayBeOn::Any,
+                    other => panic!("unknown clause: {other:?}"),
+                };
+                let (why, is_unread) = ("the cloud did not answer".into(), may_be == ["unread"]);
+                known.holding = Holding::Unknown(Doubt { why, may_be_on, is_unread });
+            }
             ["tagged" | "elsewhere"] => {
                 known.tag = (words == ["tagged"]).then(|| "tag".into());
                 self.pool.addresses.retain(|listed| *listed != address);
@@ -616,16 +633,66 @@ fn takeover_moves_a_foreign_address_only_to_a_node() {
 }
 
 #[test]
-fn unknown_facts_cause_no_step_anywhere_in_their_scope() {
+fn an_address_in_an_unknown_state_blocks_every_node_that_may_hold_it() {
     check(
         "a1 unknown | a2 free | n1 | n2",
         expect![
-            "a1 is in an unknown state and is not moved: the cloud did not answer, a2 is in an unknown state and is not moved: another address of the account is in an unknown state, and may be attached to any node"
+            "a1 is in an unknown state and is not moved: the cloud did not answer, a2 waits: each node that could take it may hold another address whose state is unknown, such as a1"
         ],
     );
     for holder in ["n1 cordoned empty holds a2", "n1 notready 500 holds a2", "n1 unmatched holds a2"] {
         assert_eq!(plan(&world(&format!("a1 unknown | {holder} | n2")), now()).to_string(), "", "{holder}");
     }
+}
+
+#[test]
+fn a_node_that_surely_does_not_hold_an_unknown_address_gets_another() {
+    for (elsewhere, node) in [
+        ("a1 unknown on n1", "n2"),
+        ("a1 unknown on n3", "n1"),
+        ("a1 unknown but n2", "n2"),
+        ("a1 unknown in s | n2 region t", "n2"),
+        ("a1 unknown | a1 of s | n2 region t", "n2"),
+    ] {
+        let text = format!("{elsewhere} | a2 free | n1 region s | n2 | n3 unmatched");
+        assert_eq!(
+            plan(&world(&text), now()).to_string(),
+            format!("begin to attach 203.0.113.2 to {node}"),
+            "{text}"
+        );
+    }
+    let blocked = "a1 unknown in s | a2 free | n1 region - | n2 region s";
+    assert_eq!(plan(&world(blocked), now()).to_string(), "", "a node without a region may be in any region");
+    let drained = "a1 unknown on n2 | n1 cordoned empty holds a2 | n2";
+    assert_eq!(
+        plan(&world(drained), now()).to_string(),
+        "",
+        "n2 may turn out to be free, so a2 is not detached"
+    );
+}
+
+#[test]
+fn if_the_cloud_refuses_a_second_address_a_doubted_node_is_tried_last() {
+    let tried = |text: &str| plan(&world(&format!("strict | {text}")), now()).to_string();
+    assert_eq!(tried("a1 unknown | a2 free | n1 | n2"), "begin to attach 203.0.113.2 to n1");
+    assert_eq!(tried("a1 unknown on n1 | a2 free | n1 | n2"), "begin to attach 203.0.113.2 to n2");
+    assert_eq!(
+        tried("a1 unknown on n1 | a2 free | a3 free | n1 | n2"),
+        "begin to attach 203.0.113.2 to n2\nbegin to attach 203.0.113.3 to n1"
+    );
+    let dead = "a1 unknown | n1 notready 500 holds a2 | n2";
+    assert_eq!(tried(&format!("{dead} | onecall")), "begin to move 203.0.113.2 from vm-n1 to n2");
+    assert_eq!(tried(dead), "", "it would be detached first, and n1 may still serve it");
+    assert_eq!(tried("a1 unknown unread | a2 free | n1"), "", "the next listing shows where a1 is");
+    for live in [
+        "a1 unknown | n1 cordoned empty holds a2 | n2",
+        "a1 unknown | n1 unmatched holds a2 | n2",
+        "onecall | a1 unknown | n1 cordoned empty holds a2 | n2",
+        "onecall | takeover | a1 unknown | a2 foreign | n2",
+    ] {
+        assert_eq!(tried(live), "", "a live VM keeps its address: {live}");
+    }
+    assert_eq!(tried("a1 unknown | a2 free | n1 holds a3"), "", "n1 surely holds another address");
 }
 
 #[test]
@@ -703,19 +770,31 @@ fn a_mark_is_removed_only_if_the_node_surely_holds_no_address() {
         let marks = plan(&world(text), now()).marks;
         let nodes: Vec<_> =
             marks.holders.get(kind).into_iter().flatten().map(|(node, _)| node.to_string()).collect();
-        (nodes.join(" "), marks.uncertain.contains(kind))
+        let unsure: Vec<_> = marks.unsure.get(kind).into_iter().flatten().map(ToString::to_string).collect();
+        let unsure = if marks.uncertain.contains(kind) { "all".to_owned() } else { unsure.join(" ") };
+        (nodes.join(" "), unsure)
     };
-    assert_eq!(marks("n1 holds a1 | n2"), ("n1".into(), false));
-    assert_eq!(marks("n1 holds a1 | n2 | a2 unknown"), ("n1".into(), true));
+    assert_eq!(marks("n1 holds a1 | n2"), ("n1".into(), "".into()));
+    assert_eq!(marks("n1 holds a1 | n2 | a2 unknown"), ("n1".into(), "n1 n2".into()));
+    assert_eq!(marks("n1 holds a1 | n2 | a2 unknown on n2"), ("n1".into(), "n2".into()));
+    assert_eq!(
+        marks("n1 holds a1 | n2 | a2 unknown but n2"),
+        ("n1".into(), "n1 n2".into()),
+        "another interface"
+    );
     assert_eq!(
         marks("n1 cordoned empty holds a1 | n2"),
-        ("n1".into(), false),
+        ("n1".into(), "".into()),
         "the address has to leave, and is still there"
     );
-    assert_eq!(marks("floating | n1 pods holds a1 | n2"), ("".into(), false), "no pod on the node is Ready");
-    assert_eq!(marks("observe | n1 holds a1"), ("".into(), true), "mode Observe marks no node");
-    assert_eq!(marks("refused | n1 holds a1"), ("".into(), true));
-    let coming = |text: &str| plan(&world(text), now()).marks.coming.contains_key(kind);
+    assert_eq!(
+        marks("floating | n1 pods holds a1 | n2"),
+        ("".into(), "".into()),
+        "no pod on the node is Ready"
+    );
+    assert_eq!(marks("observe | n1 holds a1"), ("".into(), "all".into()), "mode Observe marks no node");
+    assert_eq!(marks("refused | n1 holds a1"), ("".into(), "all".into()));
+    let coming = |text: &str| plan(&world(text), now()).marks.unsure.contains_key(kind);
     assert!(coming("n1 | a1 moves - -> n1 | a1 busy"), "the address may be there already");
     assert!(!coming("n1 | a1 moves - -> n1"), "there was no call yet");
     assert!(coming("late | n1 | a1 moves - -> n1"), "an earlier leader may have attached it");
@@ -1187,7 +1266,7 @@ fn a_repeated_attach_that_fails_detaches_nothing() {
     for text in [gives_up, waits] {
         let marks = plan(&world(text), now()).marks;
         assert!(
-            marks.coming.values().flatten().any(|node| *node == "n1".into()),
+            marks.unsure.values().flatten().any(|node| *node == "n1".into()),
             "the mark of the node stays"
         );
     }
@@ -1216,9 +1295,9 @@ fn a_repeated_attach_delays_no_other_address_and_marks_no_node() {
     assert_eq!(assigned("n1 holds a1 | a1 moves n1 -> n1"), None);
     assert_eq!(assigned("n1 | n2 holds a1 | a1 moves n1 -> n2"), Some(now()));
     let healed = plan(&world("floating | n1 holds a1 | a1 moves n1 -> n1 | epoch 6"), now());
-    assert!(healed.marks.coming.values().flatten().any(|node| *node == "n1".into()), "{healed}");
+    assert!(healed.marks.unsure.values().flatten().any(|node| *node == "n1".into()), "{healed}");
     let displaced = plan(&world("floating | n1 cordoned empty holds a1 | n2 | a1 unconfirmed"), now());
-    assert!(displaced.marks.coming.is_empty(), "the node has to leave and gets no mark: {displaced}");
+    assert!(displaced.marks.unsure.is_empty(), "the node has to leave and gets no mark: {displaced}");
 }
 
 #[test]
@@ -1727,6 +1806,7 @@ fn n9_pods_that_fit_on_no_other_node_stay() {
 fn no_pod_is_evicted_while_something_is_unknown() {
     for text in [
         "evicts | a1 unknown | n1 holds a2 | n2 evictable",
+        "evicts | desired 1 | n1 holds a1 | a2 unknown on n1 | n2 evictable",
         "evicts | n1 holds a1 | n2 evictable nomachine",
         "evicts | n1 holds a1 | n2 evictable notready 5",
         "evicts | newer | n1 holds a1 | n2 evictable",
@@ -2263,14 +2343,14 @@ fn a_node_keeps_its_mark_until_the_list_shows_that_it_should_not() {
     assert_eq!((settled.relist, settled.marks.uncertain.len()), (Kinds::default(), 0));
     for outdated in ["silent pods", "unread pods"] {
         let plan = plan(&world(&format!("{displaced} | {outdated}")), now());
-        let stays = plan.marks.uncertain.len() + plan.marks.coming.values().map(BTreeSet::len).sum::<usize>();
+        let stays = plan.marks.uncertain.len() + plan.marks.unsure.values().map(BTreeSet::len).sum::<usize>();
         assert_eq!(stays, 1, "{outdated}");
         assert_eq!(plan.relist.has(Kind::Pods), outdated == "silent pods");
     }
     let mut paused = world(&format!("{displaced} | silent pods"));
     let until = later(now(), Duration::from_secs(60));
     paused.avoid_addresses.insert(address("a1"), Pause { until, why: "refused".into() });
-    assert_eq!(plan(&paused, now()).marks.coming.len(), 1, "a pause after a failure changes nothing");
+    assert_eq!(plan(&paused, now()).marks.unsure.len(), 1, "a pause after a failure changes nothing");
 }
 
 #[test]

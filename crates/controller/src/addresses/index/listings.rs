@@ -109,6 +109,11 @@ impl Index {
                         self.world.set_fact(scope, *address, fact);
                         continue;
                     }
+                    // A region can't change, so the known one narrows where an unknown address may be.
+                    let region = region.or_else(|| {
+                        let is_unknown = matches!(holding, Holding::Unknown(_));
+                        self.world.fact(scope, *address).filter(|_| is_unknown)?.region.clone()
+                    });
                     let is_unconfirmed = listing.unconfirmed.contains(address);
                     self.world.set_fact(
                         scope,
@@ -136,9 +141,9 @@ impl Index {
                 });
             }
             Err(error) => {
-                let reason: Arc<str> = error.to_string().into();
+                let why: Arc<str> = error.to_string().into();
                 for address in asked {
-                    let unknown = Holding::Unknown(Arc::clone(&reason));
+                    let unknown = Holding::Unknown(Arc::clone(&why).into());
                     let holding = if plan::sabotaged!(UnknownReadAsFree) { Holding::Free } else { unknown };
                     self.hold(scope, address, holding, as_of);
                 }

@@ -100,6 +100,18 @@ impl Reconciler {
                     Action::Attach(to) if entry.is_some_and(Move::repeats_attach) => {
                         self.index.world.avoid_machines.insert(to.vm.clone(), later(now, AVOID));
                     }
+                    // The VM probably holds an address in an unknown state. That is no failure of this address, so the
+                    // next VM is tried soon.
+                    Action::Attach(to)
+                        if matches!(error, DriverError::Conflict(_))
+                            && self.index.world.refuses_occupied.contains(&scope.provider)
+                            && self.index.world.may_hold_unknown(&to.vm) =>
+                    {
+                        self.failures.succeeded(address);
+                        self.index.world.avoid_machines.insert(to.vm.clone(), later(now, AVOID));
+                        let (until, why) = (later(now, self.retry.shortest), error.to_string().into());
+                        self.index.world.avoid_addresses.insert(*address, Pause { until, why });
+                    }
                     _ => self.hold_back(&step, &error, now),
                 }
                 if plan::sabotaged!(RetryWithoutReading) {

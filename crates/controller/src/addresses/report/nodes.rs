@@ -33,13 +33,13 @@ pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Resu
     api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
 }
 
-/// The patch that a node needs to get its marks, if any. The patch removes no mark of a kind while a fact about that
-/// kind is unknown, or while an address of that kind is being attached to the node.
+/// The patch that a node needs to get its marks, if any. The patch removes no mark of a kind if the plan does not know
+/// all objects of that kind, or if the node may hold one of their addresses.
 fn difference(name: &NodeName, node: &Node, marks: &Marks) -> Option<Value> {
     let held = |kind: &'static str| marks.holders.get(kind).and_then(|holders| holders.get(name));
-    let is_coming = |kind| marks.coming.get(kind).is_some_and(|nodes| nodes.contains(name));
+    let is_unsure = |kind| marks.unsure.get(kind).is_some_and(|nodes| nodes.contains(name));
     let may_remove =
-        |kind| !marks.uncertain.contains(kind) && !is_coming(kind) && !plan::sabotaged!(MarksNeverRemoved);
+        |kind| !marks.uncertain.contains(kind) && !is_unsure(kind) && !plan::sabotaged!(MarksNeverRemoved);
     let of_allocation = held(net_ip_allocation::KIND).map(|mark| {
         [IP_READY_LABEL.to_owned(), allocation_label(&mark.object)].map(|label| (label, "true".to_owned()))
     });
@@ -128,7 +128,7 @@ mod tests {
     fn a_node_keeps_its_label_while_an_address_is_being_attached() {
         let marked = node(json!({"ip.ready": "true", OF_EDGE: "true"}), json!({}));
         let mut coming = marks(&[], &[]);
-        coming.coming.entry("NetIPAllocation").or_default().insert("n1".into());
+        coming.unsure.entry("NetIPAllocation").or_default().insert("n1".into());
         assert_eq!(diff(&marked, &coming), None);
         assert!(diff(&marked, &marks(&[], &[])).is_some());
     }
