@@ -83,7 +83,7 @@ pub struct Doubt {
     /// Which VMs of its scope may hold it. If the region of the address is known, only those in its region.
     pub may_be_on: MayBeOn,
     /// Whether the controller has not asked the cloud about it yet, and soon will.
-    pub is_unread: bool,
+    pub is_unasked: bool,
 }
 
 /// The VMs that may hold an address.
@@ -94,7 +94,8 @@ pub enum MayBeOn {
     Any,
     /// Only these.
     Only(BTreeSet<VmId>),
-    /// Any, but not on those interfaces of these VMs that get addresses: the cloud shows these interfaces.
+    /// Any VM except these: the cloud shows the interfaces to which the controller attaches their addresses. The address
+    /// may still be on another interface of such a VM.
     AllBut(Arc<BTreeSet<VmId>>),
     /// Any in these regions: the others have answered.
     Regions(BTreeSet<Arc<str>>),
@@ -103,7 +104,7 @@ pub enum MayBeOn {
 impl<T: Into<Arc<str>>> From<T> for Doubt {
     /// An address that may be on any VM.
     fn from(why: T) -> Self {
-        Self { why: why.into(), may_be_on: MayBeOn::Any, is_unread: false }
+        Self { why: why.into(), may_be_on: MayBeOn::Any, is_unasked: false }
     }
 }
 

@@ -32,7 +32,6 @@ macro_rules! sabotaged {
 
 mod bits;
 mod creation;
-mod doubted;
 mod evictions;
 mod facts;
 mod journal;
@@ -46,6 +45,7 @@ mod ownership;
 mod placement;
 mod planner;
 mod pool;
+mod possible_holders;
 mod reasons;
 mod record;
 mod records;

@@ -25,8 +25,8 @@
 //!   that attached it failed                               attach it there again            Unknown
 //! on a VM that is not ours                                leave it, or policy.takeover     Foreign
 //! free, or on a VM of ours that has to give it up         move it to a fit, free node      Moving
-//!   and each fit node may hold an address in an unknown
-//!   state                                                 leave it                         Waits
+//!   and each remaining fit node may hold an address in
+//!   an unknown state                                      leave it                         Waits
 //!   and there is no such node:  UntilDrained, drained     detach it                        Moving
 //!                               otherwise                 leave it                         NoMatch, NoNode,
 //!                                                                                          OtherRegion
@@ -37,10 +37,10 @@
 //!
 //! Authority: a VM is ours if it backs a node, or if the object's status says that it held the address last.
 //!
-//! A node is **free** when its VM holds no address, no move targets or leaves it, no cloud operation on it is in
-//! flight, its VM refused no address recently, no object that can't be decoded contains its VM, and no address in an
-//! unknown state may be on it, see `doubted`. If the cloud itself refuses to attach an address to a VM that holds one,
-//! an address that no Ready node has to give up may be tried on such a node when no other node is left.
+//! A node is **free** unless its VM holds an address, is part of a move, has a cloud operation in flight, refused an
+//! address recently, occurs in an object that can't be decoded, or may hold an address in an unknown state, see
+//! `possible_holders`. If the cloud refuses a second address on a VM, the plan may try a node of the last kind when no
+//! other node is left, with an address that is on no VM, or on one whose node is not Ready.
 //!
 //! Order: a free address goes before one that a VM holds, because its move breaks no connection. An address of a dead
 //! holder goes before one of a live holder, one of an older object before one of a younger object. Then the order in
@@ -67,13 +67,13 @@ use std::time::Duration;
 
 use crate::bits::Bits;
 use crate::creation;
-use crate::doubted::Doubted;
 use crate::evictions;
 use crate::losses::{self, Tally};
 use crate::member::Member;
 use crate::moves::{self, NextAction};
 use crate::ownership::Ownership;
 use crate::placement::{Group, place};
+use crate::possible_holders::PossibleHolders;
 use crate::records;
 use crate::standing::{Standing, standing};
 use crate::world::{Known, Reads};
@@ -103,8 +103,8 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         tally: Tally::default(),
         urgent_turns: moves::urgent_turns(world, now),
         detached_for_moves: moves::detached_for_moves(world),
-        doubted: Doubted::default(),
-        unsure: BTreeMap::new(),
+        blocked: PossibleHolders::default(),
+        keep_marks: BTreeMap::new(),
         room: creation::Room::of(world),
         journalled: Vec::new(),
         begun: Vec::new(),
@@ -130,10 +130,10 @@ struct Planner<'a> {
     urgent_turns: BTreeMap<Scope, Timestamp>,
     /// For each scope, how many addresses are detached because of moves that can wait.
     detached_for_moves: BTreeMap<Scope, usize>,
-    /// Nodes that may hold an address in an unknown state that has no move.
-    doubted: Doubted,
-    /// For each kind of object, nodes that may hold an address in an unknown state.
-    unsure: BTreeMap<&'static str, Doubted>,
+    /// Nodes that get no address, because they may hold one in an unknown state that has no move.
+    blocked: PossibleHolders,
+    /// For each kind of object, nodes that keep their marks, because they may hold an address in an unknown state.
+    keep_marks: BTreeMap<&'static str, PossibleHolders>,
     /// How many addresses may still be created, if there is a limit.
     room: Option<creation::Room>,
     journalled: Vec<Step>,
@@ -162,24 +162,24 @@ struct HeldBy {
     why: Why,
 }
 
-/// Where an address that needs a node may go.
+/// The node for an address that needs one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// To the node in this slot.
-    At(usize),
-    /// To the node in this slot, which may hold an address in an unknown state. Then the cloud refuses.
+enum NodeChoice {
+    /// The node in this slot.
+    Use(usize),
+    /// The node in this slot, which may hold an address in an unknown state. If it does, the cloud refuses the attach.
     Try(usize),
-    /// To no node now: those that are left may hold an address in an unknown state. One of them is in this slot.
-    AtMostDoubted(usize),
-    /// To no node.
-    Nowhere,
+    /// No node now: each remaining node may hold an address in an unknown state. This is the slot of one of these nodes.
+    Blocked(usize),
+    /// No node.
+    NoNode,
 }
 
-impl Place {
+impl NodeChoice {
     fn slot(self) -> Option<usize> {
         match self {
-            Self::At(slot) | Self::Try(slot) => Some(slot),
-            Self::AtMostDoubted(_) | Self::Nowhere => None,
+            Self::Use(slot) | Self::Try(slot) => Some(slot),
+            Self::Blocked(_) | Self::NoNode => None,
         }
     }
 }
@@ -212,10 +212,10 @@ impl<'a> Planner<'a> {
             let fact = known.map(|known| &known.fact);
             let unsupported = pool.scope.provider.refuses(*address);
             if unsupported.is_none() && fact.is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_))) {
-                let unsure = self.unsure.entry(pool.key.kind).or_default();
-                unsure.add_all(self.world, &pool.scope, *address, fact);
+                let keep_marks = self.keep_marks.entry(pool.key.kind).or_default();
+                keep_marks.add_for_marks(self.world, &pool.scope, *address, fact);
                 if !moves.contains_key(address) {
-                    self.doubted.add(self.world, &pool.scope, *address, fact);
+                    self.blocked.add_for_attach(self.world, &pool.scope, *address, fact);
                     let again =
                         if fact.is_none() { &mut self.plan.read_again } else { &mut self.plan.unsettled };
                     again.insert(pool.scope.clone());
@@ -385,8 +385,8 @@ impl<'a> Planner<'a> {
             let holders = self.world.slots_by_name().filter_map(of).collect();
             self.plan.marks.holders.insert(kind, holders);
         }
-        for (kind, doubted) in &self.unsure {
-            let names = doubted.slots.iter().filter_map(|slot| self.world.at(slot)).map(|(name, _)| name);
+        for (kind, holders) in &self.keep_marks {
+            let names = holders.slots.iter().filter_map(|slot| self.world.at(slot)).map(|(name, _)| name);
             self.plan.marks.unsure.entry(*kind).or_default().extend(names.cloned());
         }
     }
@@ -400,7 +400,7 @@ impl<'a> Planner<'a> {
         else {
             return;
         };
-        match is_doubted(pool, address, fact) {
+        match is_unconfirmed_on(pool, address, fact) {
             true => self.leave_mark(pool, name),
             false => self.mark(pool, slot, address),
         }
@@ -557,7 +557,7 @@ impl<'a> Planner<'a> {
 
     /// The verdict for an address that stays on its VM. Repeats the attach if the address may not be there.
     fn stay(&mut self, pool: &Pool, address: Address, fact: &Fact, slot: usize, node: &NodeName) -> Verdict {
-        if let Some(vm) = fact.holder().filter(|_| is_doubted(pool, address, fact)) {
+        if let Some(vm) = fact.holder().filter(|_| is_unconfirmed_on(pool, address, fact)) {
             if let Some(until) = self.rests(address, vm) {
                 self.leave_mark(pool, node);
                 self.ask_again(Some(until));
@@ -601,7 +601,7 @@ impl<'a> Planner<'a> {
             let is_voluntary = seeker.holder.as_ref().map(|holder| holder.why.is_voluntary());
             (is_observed, is_voluntary, seeker.rank, seeker.position)
         });
-        let placed = self.place(&seekers, ranked);
+        let choices = self.choose_nodes(&seekers, ranked);
 
         let mut actions = DisjointSteps::default();
         let mut journalled = std::mem::take(&mut self.journalled);
@@ -634,11 +634,11 @@ impl<'a> Planner<'a> {
             }
         }
         // An attempt that the cloud may refuse must not use up the cool-off of a pool.
-        let mut placed: Vec<_> = seekers.into_iter().zip(placed).collect();
-        placed.sort_by_key(|(_, place)| matches!(place, Place::Try(_)));
-        for (seeker, place) in placed {
+        let mut seekers: Vec<_> = seekers.into_iter().zip(choices).collect();
+        seekers.sort_by_key(|(_, choice)| matches!(choice, NodeChoice::Try(_)));
+        for (seeker, choice) in seekers {
             let (pool, address) = (seeker.pool, seeker.address);
-            let (begin, verdict) = self.settle(seeker, place);
+            let (begin, verdict) = self.settle(seeker, choice);
             actions.steps.extend(begin);
             self.plan.verdicts.entry(pool.key.clone()).or_default().push((address, verdict));
         }
@@ -830,7 +830,7 @@ impl<'a> Planner<'a> {
             return;
         }
         let mut busy = self.busy(ranked);
-        self.unsure.values().for_each(|doubted| busy.add(&doubted.slots));
+        self.keep_marks.values().for_each(|holders| busy.add(&holders.slots));
         for member in ranked {
             let next = evictions::next(self.world, member, &self.plan, &self.holding, &busy, self.now);
             let pool = &member.pool.key;
@@ -849,57 +849,63 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Chooses nodes: first those that surely hold no address, and then, where the cloud allows it, those that may hold
-    /// one.
-    fn place(&self, seekers: &[Seeker<'a>], ranked: &[&'a Member]) -> Vec<Place> {
+    /// Chooses nodes: first nodes that hold no address. Then, if the cloud refuses a second address on a VM, nodes that may
+    /// hold one.
+    fn choose_nodes(&self, seekers: &[Seeker<'a>], ranked: &[&'a Member]) -> Vec<NodeChoice> {
         let taken = self.taken(ranked);
         let is_free = |slot| !taken.contains(slot) && !self.is_avoided(slot);
-        let is_doubted = |slot| self.doubted.slots.contains(slot);
-        let (mut groups, mut wanting) = self.wanting(seekers, ranked);
-        let mut places = vec![Place::Nowhere; seekers.len()];
-        self.fill(&mut places, &mut groups, &wanting, Place::At, |slot| is_free(slot) && !is_doubted(slot));
-        if self.doubted.slots.is_empty() {
-            return places;
+        let is_blocked = |slot| self.blocked.slots.contains(slot);
+        let (mut groups, mut eligible) = self.group_seekers(seekers, ranked);
+        let mut choices = vec![NodeChoice::NoNode; seekers.len()];
+        let is_clear = |slot| is_free(slot) && !is_blocked(slot);
+        self.assign(&mut choices, &mut groups, &eligible, NodeChoice::Use, is_clear);
+        if self.blocked.slots.is_empty() {
+            return choices;
         }
         let may_be_free = |slot: &usize| !taken.contains(*slot) && self.world.stands_for_machine(*slot);
         let name = |slot: &usize| self.world.at(*slot).map(|(name, _)| name);
         let mut blocked: BTreeMap<usize, Option<usize>> = BTreeMap::new();
-        wanting.retain(|(at, _)| places[*at] == Place::Nowhere);
-        for (at, group) in &wanting {
+        eligible.retain(|(at, _)| choices[*at] == NodeChoice::NoNode);
+        for (at, group) in &eligible {
             let first = blocked.entry(*group).or_insert_with(|| {
-                let doubted = groups[*group].fit.within([&self.doubted.slots, &Bits::default()]);
-                doubted.iter().filter(may_be_free).min_by_key(name)
+                let blocked = groups[*group].fit.within([&self.blocked.slots, &Bits::default()]);
+                blocked.iter().filter(may_be_free).min_by_key(name)
             });
-            places[*at] = first.map_or(Place::Nowhere, Place::AtMostDoubted);
+            choices[*at] = first.map_or(NodeChoice::NoNode, NodeChoice::Blocked);
         }
-        wanting.retain(|(at, _)| places[*at] != Place::Nowhere && self.may_try_doubted(&seekers[*at]));
-        self.fill(&mut places, &mut groups, &wanting, Place::Try, |slot| is_free(slot) && is_doubted(slot));
-        places
+        eligible.retain(|(at, _)| choices[*at] != NodeChoice::NoNode && self.may_try_blocked(&seekers[*at]));
+        let may_be_tried = |slot| is_free(slot) && is_blocked(slot);
+        self.assign(&mut choices, &mut groups, &eligible, NodeChoice::Try, may_be_tried);
+        choices
     }
 
-    /// Chooses a node in a free slot for each address that is in `wanting` with its group.
-    fn fill(
+    /// Chooses free nodes for the addresses in `eligible`. An address that gets none keeps its choice.
+    fn assign(
         &self,
-        places: &mut [Place],
+        choices: &mut [NodeChoice],
         groups: &mut [Group],
-        wanting: &[(usize, usize)],
-        of_slot: impl Fn(usize) -> Place,
+        eligible: &[(usize, usize)],
+        choice: impl Fn(usize) -> NodeChoice,
         is_free: impl Fn(usize) -> bool,
     ) {
-        let of_groups: Vec<usize> = wanting.iter().map(|(_, group)| *group).collect();
-        for ((at, _), slot) in wanting.iter().zip(place(self.world, groups, &of_groups, is_free)) {
+        let of_groups: Vec<usize> = eligible.iter().map(|(_, group)| *group).collect();
+        for ((at, _), slot) in eligible.iter().zip(place(self.world, groups, &of_groups, is_free)) {
             if let Some(slot) = slot {
-                places[*at] = of_slot(slot);
+                choices[*at] = choice(slot);
             }
         }
     }
 
     /// The addresses that may get a node now, each with its group. Addresses of a group may go to the same nodes.
-    fn wanting(&self, seekers: &[Seeker<'a>], ranked: &[&'a Member]) -> (Vec<Group>, Vec<(usize, usize)>) {
+    fn group_seekers(
+        &self,
+        seekers: &[Seeker<'a>],
+        ranked: &[&'a Member],
+    ) -> (Vec<Group>, Vec<(usize, usize)>) {
         let mut groups = Vec::new();
         let mut index: BTreeMap<(usize, Option<Arc<str>>), usize> = BTreeMap::new();
         let leaving: BTreeSet<Address> = seekers.iter().map(|seeker| seeker.address).collect();
-        let mut wanting = Vec::with_capacity(seekers.len());
+        let mut eligible = Vec::with_capacity(seekers.len());
         for (at, seeker) in seekers.iter().enumerate() {
             let is_avoided =
                 self.world.avoid_addresses.get(&seeker.address).is_some_and(|pause| self.now < pause.until);
@@ -918,27 +924,29 @@ impl<'a> Planner<'a> {
                 groups.push(Group { fit, zones });
                 groups.len() - 1
             });
-            wanting.push((at, group));
+            eligible.push((at, group));
         }
-        (groups, wanting)
+        (groups, eligible)
     }
 
-    /// Whether an address may be tried on a node that may hold another one: the cloud refuses if it does. The address is
-    /// on no VM, or on a dead one that keeps it if the cloud refuses. A try does not replace a listing that comes soon.
-    fn may_try_doubted(&self, seeker: &Seeker<'_>) -> bool {
+    /// Whether an address may be tried on a node that may hold another one. All of these must be true: the cloud refuses a
+    /// second address on a VM; the controller has asked about every address of the scope, because otherwise a listing
+    /// answers soon; and the address is on no VM, or on a VM without a Ready node that keeps it after a refusal.
+    fn may_try_blocked(&self, seeker: &Seeker<'_>) -> bool {
         let Scope { provider, .. } = &seeker.pool.scope;
-        let stays_on_dead = |held: &HeldBy| {
+        let stays_after_refusal = |held: &HeldBy| {
             let node = self.world.node_of(&held.vm);
             held.is_ours
                 && self.world.moves_in_one_call.contains(provider)
                 && node.is_none_or(|(_, node)| matches!(node.readiness, Readiness::NotReadySince(_)))
         };
         self.world.refuses_occupied.contains(provider)
-            && !self.doubted.has_unread(&seeker.pool.scope)
-            && seeker.holder.as_ref().is_none_or(stays_on_dead)
+            && !self.blocked.has_unasked(&seeker.pool.scope)
+            && seeker.holder.as_ref().is_none_or(stays_after_refusal)
     }
 
-    /// Nodes that are not free, apart from those that may hold an address in an unknown state.
+    /// Nodes that are `taken`, or whose VM refused an address recently. Does not include nodes that only an address in an
+    /// unknown state blocks.
     fn busy(&self, ranked: &[&'a Member]) -> Bits {
         let mut busy = self.taken(ranked);
         let avoided = self.world.avoid_machines.keys().filter_map(|vm| self.world.slot_of_machine(vm));
@@ -994,7 +1002,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The verdict for an address that needs a node, and the step that starts its move if it got one.
-    fn settle(&mut self, seeker: Seeker<'_>, place: Place) -> (Option<Step>, Verdict) {
+    fn settle(&mut self, seeker: Seeker<'_>, choice: NodeChoice) -> (Option<Step>, Verdict) {
         let Seeker { rank, pool, address, region, holder, .. } = seeker;
         let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
         let needed = pool.depends_on(is_voluntary).with(Kind::Pools);
@@ -1004,7 +1012,7 @@ impl<'a> Planner<'a> {
         if let Some(node) = node.filter(|_| !silent.is_empty()) {
             self.leave_mark(pool, &node);
         }
-        let to = place.slot().and_then(|slot| self.world.at(slot)).and_then(|(name, node)| {
+        let to = choice.slot().and_then(|slot| self.world.at(slot)).and_then(|(name, node)| {
             let (_, vm) = node.machine.as_ref()?;
             Some(Target { vm: vm.clone(), node: name.clone() })
         });
@@ -1022,11 +1030,11 @@ impl<'a> Planner<'a> {
             let pause = Pause { until: *until, why: UNWRITABLE.into() };
             return (None, Verdict::Waits(Waits::ForRetry(pause)));
         }
-        if let Place::AtMostDoubted(slot) = place
-            && let Some(unknown) = self.doubted.on(self.world, slot)
+        if let NodeChoice::Blocked(slot) = choice
+            && let Some(unknown) = self.blocked.address_on(self.world, slot)
         {
             let tripped = self.plan.tripped.get(&pool.scope).cloned().map(Waits::ForConfirmation);
-            return (None, Verdict::Waits(tripped.unwrap_or(Waits::ForUnknown(unknown))));
+            return (None, Verdict::Waits(tripped.unwrap_or(Waits::ForStateOf(unknown))));
         }
         if to.is_none() {
             match &holder {
@@ -1040,7 +1048,7 @@ impl<'a> Planner<'a> {
                     if self
                         .world
                         .fact(&pool.scope, address)
-                        .is_some_and(|fact| is_doubted(pool, address, fact))
+                        .is_some_and(|fact| is_unconfirmed_on(pool, address, fact))
                         && self.rests(address, vm).is_none()
                         && !self.plan.tripped.contains_key(&pool.scope) =>
                 {
@@ -1152,7 +1160,7 @@ fn to_restore(pool: &Pool, address: Address, from: Option<&VmId>, to: Option<&Ta
 
 /// Whether an address may not be on the VM that the cloud reports, because the change that attached it failed. If the
 /// status says that it was there before, the failed change was another one.
-fn is_doubted(pool: &Pool, address: Address, fact: &Fact) -> bool {
+fn is_unconfirmed_on(pool: &Pool, address: Address, fact: &Fact) -> bool {
     let was_there = || pool.held.contains(&address) && pool.last_holders.get(&address) == fact.holder();
     fact.is_unconfirmed && !was_there()
 }

@@ -128,10 +128,10 @@ closed! {
             "correct what the message names, or bring up another matching node",
         ),
         Unknown => reconciling(
-            "the controller lacks data, so it does not move the address. Either it could not read the address, or the \
-             cloud returned an incomplete answer, or it can't read objects from the apiserver that a move depends \
-             on, such as nodes or pods. Or each node that could take the address may hold another one whose state \
-             is unknown; the message names it. These nodes keep their labels",
+            "the controller does not move the address, because it lacks data: it could not read the address, the \
+             cloud returned an incomplete answer, or the controller can't read objects that the move depends on, such \
+             as nodes or pods. Or each node that could take the address may hold another address whose state is \
+             unknown. The message names that address, and these nodes keep their labels",
             "[by the error in the message](runbooks/NetIPAllocationGCPAPIErrors.md#likely-causes)",
         ),
         Failed => reconciling(

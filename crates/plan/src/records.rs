@@ -302,7 +302,7 @@ fn of_addresses(
                 Waits::ForConfirmation(_)
                 | Waits::ForNewerController
                 | Waits::ForCorrection
-                | Waits::ForUnknown(_),
+                | Waits::ForStateOf(_),
             ) if !crate::sabotaged!(UnknownUnpublished) => _ = wanted.kept.insert(*address),
             Verdict::NoMatch(..) | Verdict::NoNode | Verdict::OtherRegion(..) | Verdict::Waits(_) => {
                 let since = world.unmatched.get(address).copied().unwrap_or(now);

@@ -70,8 +70,8 @@ pub enum Waits {
     ForRetry(Pause),
     /// The object's status has no room for another entry.
     ForRoom,
-    /// Each node that is left may hold an address whose holder is unknown. This is one of them.
-    ForUnknown(Address),
+    /// Each remaining node may hold an address in an unknown state. This is one of these addresses.
+    ForStateOf(Address),
 }
 
 impl Verdict {
@@ -103,7 +103,7 @@ impl Verdict {
                 Waits::ForCorrection => Reason::Refused,
                 Waits::ForRetry(_) => Reason::Failed,
                 Waits::ForRoom => Reason::JournalFull,
-                Waits::ForUnknown(_) => Reason::Unknown,
+                Waits::ForStateOf(_) => Reason::Unknown,
             },
         }
     }
@@ -192,7 +192,7 @@ impl fmt::Display for Waits {
                 write!(f, "the controller can't act on the object: see the object's conditions and Events")
             }
             Self::ForRetry(pause) => write!(f, "the last attempt failed: {pause}"),
-            Self::ForUnknown(unknown) => write!(
+            Self::ForStateOf(unknown) => write!(
                 f,
                 "each node that could take it may hold another address whose state is unknown, such as {unknown}"
             ),

@@ -24,7 +24,7 @@ use crate::process::Process;
 use crate::{audit, tools};
 
 /// How long to wait until each server is ready.
-const READY_SECONDS_MAX: u64 = 60;
+const READY_SECONDS_MAX: u64 = 180;
 
 const POLL_EVERY: Duration = Duration::from_millis(20);
 

@@ -453,7 +453,7 @@ fn is_error(verdict: &Verdict) -> bool {
     let waits = |waits: &Waits| {
         matches!(
             waits,
-            Waits::ForRetry(_) | Waits::ForNewerController | Waits::ForCorrection | Waits::ForUnknown(_)
+            Waits::ForRetry(_) | Waits::ForNewerController | Waits::ForCorrection | Waits::ForStateOf(_)
         )
     };
     matches!(verdict, Verdict::Unknown(_)) || matches!(verdict, Verdict::Waits(why) if waits(why))

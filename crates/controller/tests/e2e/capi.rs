@@ -20,7 +20,7 @@ use testbed::cluster_api::provider;
 use self::rig::Capi;
 pub use self::rig::for_class;
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(180);
 
 /// Creates a Cluster from a class in one of the API versions, and checks its claim, endpoint, variable, infrastructure,
 /// log lines and Event.

@@ -203,7 +203,7 @@ async fn eight_kills_while_creating_twenty_addresses_leak_none() {
         doomed.process.wait(Duration::from_secs(5)).unwrap();
     }
     let _survivor = rig.controller("ip-address-controller", &SUCCESSOR);
-    eventually("the spec lists all addresses", Duration::from_secs(60), async || {
+    eventually("the spec lists all addresses", SOON, async || {
         Ok(listed(&rig).len() == 20 && rig.get(POOL)["status"]["moves"].is_null())
     })
     .await

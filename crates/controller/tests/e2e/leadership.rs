@@ -23,7 +23,7 @@ async fn two_replicas() -> (Rig, crate::rig::Controller, crate::rig::Controller)
     let second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
     let url = format!("http://127.0.0.1:{}/readyz", second.health_port);
     let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
-    eventually("the standby is ready", Duration::from_secs(20), is_ready).await.unwrap();
+    eventually("the standby is ready", SOON, is_ready).await.unwrap();
     (rig, first, second)
 }
 
@@ -155,7 +155,7 @@ async fn if_a_leader_stops_during_d_the_next_one_waits_again() {
     let mut second = rig.controller("ip-address-controller-2", &patient);
     let log = second.process.log().to_owned();
     let has_lease = async || Ok(std::fs::read_to_string(&log)?.contains("acquired the lease"));
-    eventually("the second controller has taken over", Duration::from_secs(20), has_lease).await.unwrap();
+    eventually("the second controller has taken over", SOON, has_lease).await.unwrap();
     rig.kubectl(&["delete", "node", "edge-1"]);
     let stopped = Instant::now();
     second.process.signal(Signal::TERM).unwrap();
@@ -175,7 +175,7 @@ async fn a_leader_paused_before_a_call_skips_it_after_lease_expiry() {
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     let log = first.process.log().to_owned();
     let is_stopped = async || Ok(std::fs::read_to_string(&log)?.contains("stopping at a failpoint"));
-    eventually("the leader has stopped", Duration::from_secs(20), is_stopped).await.unwrap();
+    eventually("the leader has stopped", SOON, is_stopped).await.unwrap();
     let _second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
     rig.settled("nia/edge").await;
     tokio::time::sleep(Duration::from_secs(2 * LEASE_SECONDS)).await;

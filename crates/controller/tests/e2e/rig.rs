@@ -19,7 +19,7 @@ use testbed::tools;
 static SPARES: Spares<ControlPlane> = Spares::new();
 
 /// How long to wait for what usually takes seconds. Several control planes share the machine.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const SOON: Duration = Duration::from_secs(180);
 
 /// Settings of a controller that succeeds one that was killed. It waits for its own lease duration if that is longer
 /// than the predecessor's, so the duration is short, but long enough to renew the lease in time on a busy machine.
@@ -160,7 +160,7 @@ impl Rig {
         let died = doomed.dies(Duration::from_secs(20), async || is_done()).await;
         let mut healthy = self.controller("ip-address-controller", &SUCCESSOR);
         // Long, because several control planes share the machine. If it stalls for seconds, all watches start again.
-        eventually("the work is done", Duration::from_secs(90), async || {
+        eventually("the work is done", SOON, async || {
             // On a busy machine it may lose its lease and exit. Then it starts again, as in a Deployment.
             if let Some(status) = healthy.process.try_wait()? {
                 anyhow::ensure!(status.code() == Some(1), "the controller ended with {status}");

@@ -37,7 +37,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::bodies::{HolderId, Machine, Page, PublicIp, TAG, doubted};
+use super::bodies::{HolderId, Machine, Page, PublicIp, TAG, unknown_on};
 use super::calls::{NETWORK_API, ended, explain, network_list, path_of, resource_path};
 use super::ids::{ResourceId, is_same};
 use super::interface::{Interface, State};
@@ -165,10 +165,10 @@ impl Azure {
         }
         let by_id: BTreeMap<_, _> =
             interfaces.iter().map(|interface| (interface.id().to_lowercase(), interface)).collect();
-        let mut referring: BTreeMap<String, Vec<&Interface>> = BTreeMap::new();
+        let mut interfaces_of: BTreeMap<String, Vec<&Interface>> = BTreeMap::new();
         for interface in &interfaces {
             for id in interface.public_addresses() {
-                referring.entry(id.to_lowercase()).or_default().push(interface);
+                interfaces_of.entry(id.to_lowercase()).or_default().push(interface);
             }
         }
         let shown: Arc<BTreeSet<VmId>> = Arc::new(interfaces.iter().filter_map(Interface::holder).collect());
@@ -183,19 +183,22 @@ impl Azure {
             };
             let interface = |id: &str| by_id.get(&id.to_lowercase()).copied();
             // An interface can refer to the address before the address refers to the interface, and the other way round.
-            let mut involved = referring.remove(&found.id.to_lowercase()).unwrap_or_default();
+            let mut referring = interfaces_of.remove(&found.id.to_lowercase()).unwrap_or_default();
             let is_changing = |interface: &&Interface| interface.state() == State::Changing;
-            let referenced = match found.holder() {
+            let named_by_address = match found.holder() {
                 Some(HolderId::Interface(id)) => interface(&id),
                 _ => None,
             };
-            let holding = match (found.holding(interface, &shown), referenced) {
-                (Holding::Free, _) if involved.iter().any(is_changing) => doubted(involved),
-                (Holding::Unknown(doubt), Some(referenced)) if doubt.may_be_on != MayBeOn::Any => {
-                    involved.push(referenced);
-                    doubted(involved)
+            let holding = match (found.holding(interface, &shown), named_by_address) {
+                (Holding::Free, _) if referring.iter().any(is_changing) => unknown_on(referring),
+                (Holding::Unknown(doubt), Some(named_by_address)) if doubt.may_be_on != MayBeOn::Any => {
+                    referring.push(named_by_address);
+                    unknown_on(referring)
                 }
-                (Holding::Unknown(doubt), None) if !involved.is_empty() => Holding::Unknown(doubt.why.into()),
+                // `AllBut` would leave out the VM of an interface that refers to the address.
+                (Holding::Unknown(doubt), None) if !referring.is_empty() => {
+                    Holding::Unknown(doubt.why.into())
+                }
                 (holding, _) => holding,
             };
             if let Some(HolderId::Interface(id)) = found.holder()
@@ -575,7 +578,7 @@ impl AddressDriver for Azure {
     }
 
     fn properties(&self) -> Properties {
-        // A write of an interface replaces its address. Whether Azure checks `If-Match` is not documented.
+        // A write of an interface replaces the address that it has.
         Properties { moves_in_one_call: false, refuses_occupied: false, staleness_max: Duration::ZERO }
     }
 }

@@ -81,13 +81,13 @@ impl PublicIp {
             None => Holding::Free,
             Some(HolderId::Other(holder)) => Holding::By(holder),
             Some(HolderId::Interface(id)) => match interface(&id) {
-                Some(found) if found.state() == State::Changing => doubted([found]),
+                Some(found) if found.state() == State::Changing => unknown_on([found]),
                 Some(found) => Holding::By(found.holder().unwrap_or_else(|| id.as_str().into())),
-                // The interface was created or deleted between the two listings, or the role does not cover it. Its VM
-                // can be any, also that of a node, but it is no interface that Azure shows.
+                // The interface was created or deleted between the two listings, or the role does not cover it. It may
+                // be on any VM, even on that of a node. But it is not one of the interfaces that Azure shows.
                 None => {
                     let why = format!(
-                        "it is attached to {id}, which Azure does not show: check that the controller's role may read {id}"
+                        "it is attached to {id}, which Azure does not show: check that the controller's role can read it"
                     );
                     let may_be_on = MayBeOn::AllBut(Arc::clone(shown));
                     Holding::Unknown(Doubt { may_be_on, ..why.into() })
@@ -97,8 +97,8 @@ impl PublicIp {
     }
 }
 
-/// The state of an address while changes of these interfaces are in flight: each of them may or may not have it.
-pub(super) fn doubted<'a>(interfaces: impl IntoIterator<Item = &'a Interface>) -> Holding {
+/// The state of an address while a change of at least one of these interfaces is in flight. Any of them may hold it.
+pub(super) fn unknown_on<'a>(interfaces: impl IntoIterator<Item = &'a Interface>) -> Holding {
     // The change of an interface without a VM may be the one that attaches it to a VM.
     let machines = interfaces.into_iter().map(Interface::machine).collect::<Option<_>>();
     let may_be_on = machines.map_or(MayBeOn::Any, MayBeOn::Only);

@@ -225,7 +225,7 @@ impl DigitalOcean {
                 }
                 Some(Err(error)) => result.doubt(address, error.to_string().into()),
                 None if known.read.get(&address).is_some_and(|(exists, _)| !exists) => {}
-                None => result.doubt(address, Doubt { is_unread: true, ..UNREAD.into() }),
+                None => result.doubt(address, Doubt { is_unasked: true, ..UNREAD.into() }),
             }
         }
         result

@@ -240,7 +240,7 @@ impl Compute {
             }
             listing => listing?,
         };
-        if may_be_in(&listing.unlisted_may_be_on, vm) {
+        if may_be_near(&listing.unlisted_may_be_on, vm) {
             // A conflict, because nothing was sent that could still take effect.
             return Err(DriverError::Conflict(format!(
                 "can't tell whether {found} is static: {} did not answer",
@@ -505,7 +505,7 @@ impl AddressDriver for Compute {
 }
 
 /// Whether addresses that are missing in a listing may be in the region of a VM.
-fn may_be_in(missing: &MayBeOn, vm: &VmId) -> bool {
+fn may_be_near(missing: &MayBeOn, vm: &VmId) -> bool {
     let zone = parts_of(vm).map_or("", |(_, zone, _)| zone);
     let region = zone.rsplit_once('-').map(|(region, _)| region);
     match missing {

@@ -55,7 +55,7 @@ pub(super) fn instance_path(vm: &VmId) -> Result<Path, DriverError> {
     Ok(Path::new("projects/{}/zones/{}/instances/{}", &[&project, &zone, &name]))
 }
 
-pub(super) fn is_untold(warning: Option<&Warning>) -> bool {
+pub(super) fn did_not_answer(warning: Option<&Warning>) -> bool {
     warning.is_some_and(|warning| warning.code != "NO_RESULTS_ON_PAGE")
 }
 

@@ -13,7 +13,7 @@ use plan::{Address, Holding, MachineState, MayBeOn, VmId};
 
 use super::addresses::{Compute, LABEL};
 use super::bodies::{AccessConfig, AddressBody, AddressPage, InstancePage};
-use super::calls::{PAGE_SIZE, holding, is_untold, last_part, permission_of};
+use super::calls::{PAGE_SIZE, did_not_answer, holding, last_part, permission_of};
 use crate::http::{Path, unreadable};
 use crate::{DriverError, Listed, Listing, Tags};
 
@@ -27,7 +27,7 @@ impl Compute {
     pub(super) async fn list_project(&self, project: &str, filter: &str) -> Result<Listing, DriverError> {
         let mut listing = Listing { tags: Tags::Complete, ..Listing::default() };
         let addresses = self.found(project, filter, &mut listing.unreachable).await?;
-        listing.unlisted_may_be_on = may_be_in(&listing.unreachable);
+        listing.unlisted_may_be_on = possible_vms(&listing.unreachable);
         for (address, found) in addresses {
             self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(found.name);
             if let Some(tier) = found.network_tier {
@@ -56,7 +56,7 @@ impl Compute {
             let page: AddressPage = self.api.call(name, Method::GET, &path, None).await?;
             unreachable.extend(page.unreachables);
             for (scope, list) in page.items {
-                if is_untold(list.warning.as_ref()) {
+                if did_not_answer(list.warning.as_ref()) {
                     unreachable.push(scope);
                 }
                 // The controller ignores internal and IPv6 addresses. A VM can hold those in addition to an external
@@ -116,7 +116,7 @@ impl Compute {
         let mut path = first.clone();
         for _ in 0..PAGES_MAX {
             let page: InstancePage = self.api.call(name, Method::GET, &path, None).await?;
-            let unreachable = page.items.values().any(|list| is_untold(list.warning.as_ref()));
+            let unreachable = page.items.values().any(|list| did_not_answer(list.warning.as_ref()));
             if unreachable || !page.unreachables.is_empty() {
                 // If a zone did not answer, all of its VMs would seem to be deleted.
                 return Err(DriverError::Unavailable(format!("{name}: not every zone answered")));
@@ -138,14 +138,16 @@ impl Compute {
     }
 }
 
-/// Which VMs may hold an address of places that did not answer. A regional address can be only on a VM of its region.
-fn may_be_in(places: &[String]) -> MayBeOn {
-    places.iter().map(|place| region_of(place)).collect::<Option<_>>().map_or(MayBeOn::Any, MayBeOn::Regions)
+/// The VMs that may hold an address that the listing omits, because these locations did not answer. A VM can hold only
+/// addresses of its own region.
+fn possible_vms(locations: &[String]) -> MayBeOn {
+    let regions = locations.iter().map(|location| region_of(location)).collect::<Option<_>>();
+    regions.map_or(MayBeOn::Any, MayBeOn::Regions)
 }
 
-/// The region that a place such as `regions/us-west1` names. None for any other format.
-fn region_of(place: &str) -> Option<Arc<str>> {
-    let (before, region) = place.rsplit_once('/')?;
+/// The region that a location such as `regions/us-west1` names. None for any other format.
+fn region_of(location: &str) -> Option<Arc<str>> {
+    let (before, region) = location.rsplit_once('/')?;
     let is_region = before == "regions" || before.ends_with("/regions");
     (is_region && !region.is_empty()).then(|| region.into())
 }
@@ -156,7 +158,8 @@ mod tests {
 
     #[test]
     fn only_the_name_of_a_region_narrows_where_an_address_may_be() {
-        let of = |places: &[&str]| may_be_in(&places.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let of =
+            |locations: &[&str]| possible_vms(&locations.iter().map(ToString::to_string).collect::<Vec<_>>());
         let west = MayBeOn::Regions(BTreeSet::from(["us-west1".into()]));
         assert_eq!(of(&["regions/us-west1"]), west);
         assert_eq!(of(&["projects/demo/regions/us-west1"]), west);

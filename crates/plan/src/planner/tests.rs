@@ -13,7 +13,7 @@
 //!
 //! A clause `a1 …` describes an address:
 //! - `free` (the default if no node holds it), `unknown`, `unknown on n1` (only n1 may hold it), `unknown but n1` (any
-//!   other may), `unknown in r` (any in region r), `unknown unread` (not asked about yet), `missing`, `foreign`, `left` (on a VM whose node was deleted)
+//!   other may), `unknown in r` (any in region r), `unknown unasked` (not asked about yet), `missing`, `foreign`, `left` (on a VM whose node was deleted)
 //! - `unconfirmed` (the change that attached it failed), `stale` (the last listing is older than the journal), `busy` (a
 //!   call is in flight)
 //! - `moves n1 -> n2` (in the journal; `-` for none), `released` (the journal has its release), `inherited` (an earlier
@@ -298,11 +298,11 @@ impl Sketch {
                     ["in", regions @ ..] => {
                         MayBeOn::Regions(regions.iter().map(|region| (*region).into()).collect())
                     }
-                    ["unread"] => MayBeOn::Any,
+                    ["unasked"] => MayBeOn::Any,
                     other => panic!("unknown clause: {other:?}"),
                 };
-                let (why, is_unread) = ("the cloud did not answer".into(), may_be == ["unread"]);
-                known.holding = Holding::Unknown(Doubt { why, may_be_on, is_unread });
+                let (why, is_unasked) = ("the cloud did not answer".into(), may_be == ["unasked"]);
+                known.holding = Holding::Unknown(Doubt { why, may_be_on, is_unasked });
             }
             ["tagged" | "elsewhere"] => {
                 known.tag = (words == ["tagged"]).then(|| "tag".into());
@@ -672,7 +672,7 @@ fn a_node_that_surely_does_not_hold_an_unknown_address_gets_another() {
 }
 
 #[test]
-fn if_the_cloud_refuses_a_second_address_a_doubted_node_is_tried_last() {
+fn if_the_cloud_refuses_a_second_address_a_node_that_may_hold_one_is_tried_last() {
     let tried = |text: &str| plan(&world(&format!("strict | {text}")), now()).to_string();
     assert_eq!(tried("a1 unknown | a2 free | n1 | n2"), "begin to attach 203.0.113.2 to n1");
     assert_eq!(tried("a1 unknown on n1 | a2 free | n1 | n2"), "begin to attach 203.0.113.2 to n2");
@@ -683,7 +683,7 @@ fn if_the_cloud_refuses_a_second_address_a_doubted_node_is_tried_last() {
     let dead = "a1 unknown | n1 notready 500 holds a2 | n2";
     assert_eq!(tried(&format!("{dead} | onecall")), "begin to move 203.0.113.2 from vm-n1 to n2");
     assert_eq!(tried(dead), "", "it would be detached first, and n1 may still serve it");
-    assert_eq!(tried("a1 unknown unread | a2 free | n1"), "", "the next listing shows where a1 is");
+    assert_eq!(tried("a1 unknown unasked | a2 free | n1"), "", "the next listing shows where a1 is");
     for live in [
         "a1 unknown | n1 cordoned empty holds a2 | n2",
         "a1 unknown | n1 unmatched holds a2 | n2",

@@ -101,7 +101,7 @@ impl Reconciler {
                         self.index.world.avoid_machines.insert(to.vm.clone(), later(now, AVOID));
                     }
                     // The VM probably holds an address in an unknown state. That is no failure of this address, so the
-                    // next VM is tried soon.
+                    // controller tries the next VM soon.
                     Action::Attach(to)
                         if matches!(error, DriverError::Conflict(_))
                             && self.index.world.refuses_occupied.contains(&scope.provider)
