@@ -29,6 +29,7 @@
 
 use crate::bits::Bits;
 use crate::member::Member;
+use crate::possible_holders;
 use crate::{
     Address, Holding, MisplacedPods, Mode, NodeName, Plan, Pool, Readiness, Timestamp, Verdict, World,
 };
@@ -56,12 +57,9 @@ pub(crate) fn next(
         && pool.policy.mode == Mode::Active
         && !plan.tripped.contains_key(&pool.scope)
         && !plan.marks.uncertain.contains(pool.key.kind);
-    let is_known = |address: &&Address| {
-        let holding = world.fact(&pool.scope, **address).map(|fact| &fact.holding);
-        holding.is_some_and(|holding| !matches!(holding, Holding::Unknown(_)))
-            || pool.scope.provider.refuses(**address).is_some()
-    };
-    let is_sure = is_sure && pool.addresses.iter().all(|address| is_known(&address));
+    let is_unknown =
+        |address: &Address| possible_holders::is_unknown(pool, *address, world.fact(&pool.scope, *address));
+    let is_sure = is_sure && !pool.addresses.iter().any(is_unknown);
     let Some(verdicts) = plan.verdicts.get(&pool.key).filter(|_| is_sure) else {
         return EvictionDecision::default();
     };

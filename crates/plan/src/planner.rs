@@ -73,7 +73,7 @@ use crate::member::Member;
 use crate::moves::{self, NextAction};
 use crate::ownership::Ownership;
 use crate::placement::{Group, place};
-use crate::possible_holders::PossibleHolders;
+use crate::possible_holders::{PossibleHolders, is_unknown};
 use crate::records;
 use crate::standing::{Standing, standing};
 use crate::world::{Known, Reads};
@@ -211,7 +211,7 @@ impl<'a> Planner<'a> {
             let known = facts.and_then(|facts| facts.get(address));
             let fact = known.map(|known| &known.fact);
             let unsupported = pool.scope.provider.refuses(*address);
-            if unsupported.is_none() && fact.is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_))) {
+            if is_unknown(pool, *address, fact) {
                 let keep_marks = self.keep_marks.entry(pool.key.kind).or_default();
                 keep_marks.add_for_marks(self.world, &pool.scope, *address, fact);
                 if !moves.contains_key(address) {
@@ -373,8 +373,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Adds to the plan which nodes get marks and which keep them, sorted by node name. Walking all nodes in name order is cheaper than a sorted
-    /// insert for each mark.
+    /// Adds to the plan which nodes get marks and which keep them, sorted by node name. Walking all nodes in name order
+    /// is cheaper than a sorted insert for each mark.
     fn name_marks(&mut self) {
         for (kind, marked) in std::mem::take(&mut self.marked) {
             let mut by_slot = vec![None; self.world.slots_len()];
@@ -868,8 +868,8 @@ impl<'a> Planner<'a> {
         eligible.retain(|(at, _)| choices[*at] == NodeChoice::NoNode);
         for (at, group) in &eligible {
             let first = blocked.entry(*group).or_insert_with(|| {
-                let blocked = groups[*group].fit.within([&self.blocked.slots, &Bits::default()]);
-                blocked.iter().filter(may_be_free).min_by_key(name)
+                let blocked = groups[*group].fit.iter().filter(|slot| is_blocked(*slot));
+                blocked.filter(may_be_free).min_by_key(name)
             });
             choices[*at] = first.map_or(NodeChoice::NoNode, NodeChoice::Blocked);
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::bits::Bits;
-use crate::{Address, Fact, Holding, MayBeOn, Node, Scope, VmId, World};
+use crate::{Address, Fact, Holding, MayBeOn, Node, Pool, Scope, VmId, World};
 
 /// The nodes that may hold an address in an unknown state.
 #[derive(Debug, Default)]
@@ -129,6 +129,12 @@ impl PossibleHolders {
     }
 }
 
+/// Whether the state of an address is unknown. An address that its cloud can't attach is on no VM.
+pub(crate) fn is_unknown(pool: &Pool, address: Address, fact: Option<&Fact>) -> bool {
+    pool.scope.provider.refuses(address).is_none()
+        && fact.is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_)))
+}
+
 impl World {
     /// Whether a VM may hold an address in an unknown state that has no unfinished move.
     pub fn may_hold_unknown(&self, vm: &VmId) -> bool {
@@ -137,7 +143,7 @@ impl World {
         for pool in self.pools() {
             for address in pool.addresses.iter().filter(|address| pool.entry(**address).is_none()) {
                 let fact = self.fact(&pool.scope, *address);
-                if fact.is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_))) {
+                if is_unknown(pool, *address, fact) {
                     holders.add_for_attach(self, &pool.scope, *address, fact);
                 }
             }

@@ -175,7 +175,7 @@ async fn kills_at(requests: Requests) -> usize {
 async fn a_creation_survives_sigkill_before_and_after_every_request() {
     let requests = in_parts(3, kills_at).await;
     println!("killed before and after each of {requests} requests of a creation: 0 leaked, 0 lost");
-    assert!(requests * kill_every() >= 5, "a creation takes more requests");
+    assert!(requests * kill_every() >= 5, "killed at only {requests} requests: a creation takes more");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -244,7 +244,7 @@ async fn a_move_survives_sigkill_before_and_after_every_request() {
     println!(
         "killed before and after each of {requests} requests; settled each time, no address lost or on two VMs"
     );
-    assert!(requests * kill_every() >= 8, "a move takes more requests");
+    assert!(requests * kill_every() >= 8, "killed at only {requests} requests: a move takes more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
