@@ -277,5 +277,5 @@ async fn cluster_api_can_be_installed_later_without_a_restart() {
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
     assert_eq!(capi.endpoint("a").await, "10.0.1.10");
     controller.process.signal(Signal::TERM).unwrap();
-    assert!(controller.process.wait(Duration::from_secs(10)).unwrap().success());
+    assert!(controller.process.wait(SOON).unwrap().success());
 }

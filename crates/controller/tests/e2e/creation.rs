@@ -200,7 +200,7 @@ async fn eight_kills_while_creating_twenty_addresses_leak_none() {
         begun.await.unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
         tokio::time::sleep(Duration::from_millis(u64::from(kill) * 7)).await;
         doomed.process.signal(Signal::KILL).unwrap();
-        doomed.process.wait(Duration::from_secs(5)).unwrap();
+        doomed.process.wait(SOON).unwrap();
     }
     let _survivor = rig.controller("ip-address-controller", &SUCCESSOR);
     eventually("the spec lists all addresses", SOON, async || {

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use testbed::cluster::eventually;
+use testbed::cluster::{at_some_moment, eventually};
 use testbed::demo;
 
-use crate::rig::{Requests, Rig, SOON, in_parts, kill_every, read};
+use crate::rig::{Controller, Requests, Rig, SOON, in_parts, kill_every, read};
 
 const LEASE_SECONDS: u64 = 5;
 const RETRY_SECONDS: u64 = 2;
@@ -15,58 +15,92 @@ const TAKEOVER_SECONDS: u64 = 2;
 const ENVIRONMENT: [(&str, &str); 2] = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "2")];
 
 /// Starts a leader and then a standby, with a settled allocation. Returns when the standby is ready.
-async fn two_replicas() -> (Rig, crate::rig::Controller, crate::rig::Controller) {
+async fn two_replicas() -> (Rig, Controller, Controller) {
     let rig = Rig::prepare().await;
     let first = rig.controller("ip-address-controller-1", &ENVIRONMENT);
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.settled("nia/edge").await;
-    let second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
-    let url = format!("http://127.0.0.1:{}/readyz", second.health_port);
-    let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
-    eventually("the standby is ready", SOON, is_ready).await.unwrap();
+    let second = standby(&rig, "ip-address-controller-2").await;
     (rig, first, second)
 }
 
-/// Waits for the next request to the cloud that changes something. Returns the time since `since`.
-async fn next_mutation(rig: &Rig, since: Instant) -> Duration {
-    let before =
-        rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count();
-    let happened = eventually("the cloud gets a request for a change", Duration::from_secs(60), async || {
-        Ok(rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count()
-            > before)
-    });
+/// How many requests for a change the cloud got so far.
+fn mutations(rig: &Rig) -> usize {
+    rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count()
+}
+
+/// Calls `provoke` and waits until the cloud gets a request for a change. Returns how long both took.
+async fn until_mutation(rig: &Rig, provoke: impl FnOnce()) -> Duration {
+    let (before, started) = (mutations(rig), Instant::now());
+    provoke();
+    let happened =
+        at_some_moment("the cloud gets a request for a change", SOON, async || Ok(mutations(rig) > before));
     happened.await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
-    since.elapsed()
+    started.elapsed()
+}
+
+/// Calls `first` and deletes the node that holds an address. Returns how long both took, until the cloud got the first
+/// request for a change. Then waits for the end of the failover and creates the node again.
+async fn fail_over(rig: &Rig, first: impl FnOnce()) -> Duration {
+    let (node, zone) = node_of(rig, "34.123.45.67");
+    let provoke = || {
+        first();
+        rig.kubectl(&["delete", "node", &node]);
+    };
+    let took = until_mutation(rig, provoke).await;
+    let is_elsewhere = async || {
+        let (now, _) = node_of(rig, "34.123.45.67");
+        Ok(!now.is_empty() && now != node)
+    };
+    eventually("the address is on another node", SOON, is_elsewhere).await.unwrap();
+    rig.settled("nia/edge").await;
+    demo::edge_node(&node, &zone).create(&rig.client).await.unwrap();
+    took
+}
+
+/// Starts a standby and waits until it is ready.
+async fn standby(rig: &Rig, name: &str) -> Controller {
+    let standby = rig.controller(name, &ENVIRONMENT);
+    let url = format!("http://127.0.0.1:{}/readyz", standby.health_port);
+    let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
+    eventually("the standby is ready", SOON, is_ready).await.unwrap();
+    standby
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader_is_replaced_after_its_lease_and_d() {
     let (rig, first, _second) = two_replicas().await;
-    let killed = Instant::now();
-    first.process.signal(Signal::KILL).unwrap();
-    rig.kubectl(&["delete", "node", "edge-1"]);
-    let took = next_mutation(&rig, killed).await;
-    let bound = Duration::from_secs(LEASE_SECONDS + RETRY_SECONDS + TAKEOVER_SECONDS + 2);
+    let usual = fail_over(&rig, || ()).await;
+    let took = fail_over(&rig, || first.process.signal(Signal::KILL).unwrap()).await;
+    // On a busy machine everything takes longer, also a failover by the same leader.
+    let bound = Duration::from_secs(LEASE_SECONDS + RETRY_SECONDS + TAKEOVER_SECONDS)
+        + (4 * usual).max(Duration::from_secs(2));
     println!(
         "D is {TAKEOVER_SECONDS} s, the lease {LEASE_SECONDS} s; SIGKILL -> first mutation: {took:?} (at most {bound:?})"
     );
     assert!(took < bound);
-    rig.settled("nia/edge").await;
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_hands_over_within_a_second_of_sigterm() {
-    let (rig, mut first, _second) = two_replicas().await;
-    rig.clouds.compute.with(|compute| compute.remove_instance("us-west1-a", "nobody"));
-    let asked = Instant::now();
-    first.process.signal(Signal::TERM).unwrap();
-    rig.kubectl(&["delete", "node", "edge-1"]);
-    let took = next_mutation(&rig, asked).await;
-    println!("SIGTERM -> first mutation of the other replica: {took:?}");
-    assert!(first.process.wait(Duration::from_secs(5)).unwrap().success());
-    assert!(took < Duration::from_secs(1));
-    rig.settled("nia/edge").await;
+    let (rig, mut leader, mut next) = two_replicas().await;
+    let (mut usual, mut times) = (Vec::new(), Vec::new());
+    for number in 3..6 {
+        usual.push(fail_over(&rig, || ()).await);
+        times.push(fail_over(&rig, || leader.process.signal(Signal::TERM).unwrap()).await);
+        assert!(leader.process.wait(SOON).unwrap().success());
+        leader =
+            std::mem::replace(&mut next, standby(&rig, &format!("ip-address-controller-{number}")).await);
+    }
+    usual.sort();
+    times.sort();
+    // On a busy machine everything takes longer, also a failover by the same leader.
+    let bound = (4 * usual[1]).max(Duration::from_secs(1));
+    println!(
+        "SIGTERM -> first mutation of the other replica, three times: {times:?}; failovers without it: {usual:?}"
+    );
+    assert!(times[1] < bound, "{times:?}, at most {bound:?}\n{}", rig.logs());
 }
 
 /// The time that the condition `Stalled` with reason `HoldersLost` asks a person to confirm, if there is such a
@@ -119,7 +153,7 @@ spec:
     let before = moved();
 
     first.process.signal(Signal::KILL).unwrap();
-    first.process.wait(Duration::from_secs(5)).unwrap();
+    first.process.wait(SOON).unwrap();
     let second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
     let log = second.process.log().to_owned();
     let has_lease = async || Ok(std::fs::read_to_string(&log)?.contains("acquired the lease"));
@@ -157,13 +191,16 @@ async fn if_a_leader_stops_during_d_the_next_one_waits_again() {
     let has_lease = async || Ok(std::fs::read_to_string(&log)?.contains("acquired the lease"));
     eventually("the second controller has taken over", SOON, has_lease).await.unwrap();
     rig.kubectl(&["delete", "node", "edge-1"]);
-    let stopped = Instant::now();
-    second.process.signal(Signal::TERM).unwrap();
-    second.process.wait(Duration::from_secs(5)).unwrap();
-    let _third = rig.controller("ip-address-controller-3", &patient);
-    let took = next_mutation(&rig, stopped).await;
+    let mut third = None;
+    let restart = || {
+        second.process.signal(Signal::TERM).unwrap();
+        second.process.wait(SOON).unwrap();
+        third = Some(rig.controller("ip-address-controller-3", &patient));
+    };
+    let took = until_mutation(&rig, restart).await;
     println!("SIGTERM within D of 6 s -> first mutation of the next leader: {took:?}");
     assert!(took > Duration::from_secs(6), "the next leader skipped the wait");
+    drop(third);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,7 +221,7 @@ async fn a_leader_paused_before_a_call_skips_it_after_lease_expiry() {
         || rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count();
     let before = asked();
     first.process.signal(Signal::CONT).unwrap();
-    let status = first.process.wait(Duration::from_secs(20)).unwrap();
+    let status = first.process.wait(SOON).unwrap();
     assert!(!status.success(), "a leader that lost its lease must exit with an error");
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(asked(), before, "the resumed leader made a call\n{}", rig.logs());
@@ -202,7 +239,7 @@ async fn fails_over_when_killed_at(rig: &Rig, failpoint: &str) -> bool {
     };
     let died = rig.survives_kill(failpoint, "nia/edge", provoke, is_done).await;
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new(), "{failpoint}");
-    testbed::demo::edge_node(&node, &zone).create(&rig.client).await.unwrap();
+    demo::edge_node(&node, &zone).create(&rig.client).await.unwrap();
     died
 }
 
@@ -224,7 +261,7 @@ async fn kills_at(requests: Requests) -> usize {
         rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
         rig.settled("nia/edge").await;
         controller.process.signal(Signal::TERM).unwrap();
-        controller.process.wait(Duration::from_secs(10)).unwrap();
+        controller.process.wait(SOON).unwrap();
     }
     let mut killed = 0;
     for number in requests {
@@ -305,14 +342,17 @@ async fn a_leader_hands_over_before_it_cuts_off_its_own_node() {
 async fn a_leader_that_creates_the_lease_waits_before_it_acts() {
     let rig = Rig::prepare().await;
     rig.kubectl(&["delete", "lease", "ip-address-controller-leader", "-n", "kube-system"]);
-    let started = Instant::now();
-    let _controller =
-        rig.controller("ip-address-controller", &[("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1")]);
-    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
-    let took = next_mutation(&rig, started).await;
+    let mut controller = None;
+    let start = || {
+        let short = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1")];
+        controller = Some(rig.controller("ip-address-controller", &short));
+        rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    };
+    let took = until_mutation(&rig, start).await;
     println!("start without a Lease -> first mutation: {took:?} (it waits for a lease of 3 s and D of 1 s)");
     assert!(took >= Duration::from_secs(4));
     rig.settled("nia/edge").await;
+    drop(controller);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -323,8 +363,8 @@ async fn a_lease_emptied_by_hand_must_still_expire() {
     let lease = ["lease", "ip-address-controller-leader", "-n", "kube-system"];
     rig.kubectl(&[&["patch"], lease.as_slice(), &["--type=merge", "-p", patch]].concat());
     assert!(!first.process.wait(SOON).unwrap().success(), "the leader must notice, and exit with an error");
-    rig.kubectl(&["delete", "node", "edge-1"]);
-    let took = next_mutation(&rig, emptied).await;
+    until_mutation(&rig, || _ = rig.kubectl(&["delete", "node", "edge-1"])).await;
+    let took = emptied.elapsed();
     println!("lease emptied -> first mutation of the other replica: {took:?}");
     assert!(
         took > Duration::from_secs(LEASE_SECONDS + TAKEOVER_SECONDS),

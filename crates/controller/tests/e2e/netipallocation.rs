@@ -347,7 +347,7 @@ async fn n9_pods_without_an_address_are_evicted_within_their_budget() {
     rig.kubectl(&["label", "node", &holder, "only=true"]);
     rig.kubectl(&["label", "node", other, "only-"]);
     rig.kubectl(&["delete", "pdb", "web"]);
-    eventually("the evicted pods run on the node with the address", Duration::from_secs(90), async || {
+    eventually("the evicted pods run on the node with the address", SOON, async || {
         let nodes = nodes_of_pods(&rig);
         Ok(nodes.len() == 2 && nodes.iter().all(|node| *node == holder))
     })

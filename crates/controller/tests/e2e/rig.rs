@@ -157,7 +157,7 @@ impl Rig {
         let short = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1"), ("FAILPOINT", failpoint)];
         let doomed = self.controller("ip-address-controller", &short);
         provoke();
-        let died = doomed.dies(Duration::from_secs(20), async || is_done()).await;
+        let died = doomed.dies(Duration::from_secs(60), async || is_done()).await;
         let mut healthy = self.controller("ip-address-controller", &SUCCESSOR);
         // Long, because several control planes share the machine. If it stalls for seconds, all watches start again.
         eventually("the work is done", SOON, async || {
@@ -172,7 +172,7 @@ impl Rig {
         .unwrap_or_else(|error| panic!("{failpoint}: {error:#}\n{}\n{:#}", self.logs(), self.get(object)));
         // SIGTERM releases the lease, so the next controller does not have to wait for it.
         healthy.process.signal(Signal::TERM).unwrap();
-        healthy.process.wait(Duration::from_secs(10)).unwrap();
+        healthy.process.wait(SOON).unwrap();
         died
     }
 
@@ -211,7 +211,7 @@ impl Rig {
     /// independently of the status, so they may be later.
     pub async fn labelled(&self, is_expected: impl Fn(&[String]) -> bool) -> Vec<String> {
         let mut nodes = Vec::new();
-        let waited = eventually("the nodes have the label", Duration::from_secs(30), async || {
+        let waited = eventually("the nodes have the label", SOON, async || {
             nodes = self.ready_nodes();
             Ok(is_expected(&nodes))
         });
@@ -243,7 +243,7 @@ impl Rig {
 
     /// Waits until the object is Ready, its status is about its current generation, and its journal is empty.
     pub async fn settled(&self, what: &str) -> Duration {
-        let settled = eventually("the object is settled", Duration::from_secs(60), async || {
+        let settled = eventually("the object is settled", SOON, async || {
             let object = self.get(what);
             let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
             let is_ready = conditions

@@ -11,6 +11,8 @@ use testbed::checkpoint::Checkpoint;
 use testbed::cluster::{eventually, node, pod};
 use testbed::control_plane::{ControlPlane, Options};
 
+use crate::rig::SOON;
+
 fn is_alive(id: &i32) -> bool {
     Path::new(&format!("/proc/{id}")).exists()
 }
@@ -23,7 +25,7 @@ async fn nodes_become_ready_pods_run_and_a_deployment_is_scheduled() {
     pod("default", "placed").on("n1").create(&client).await.unwrap();
     pod("default", "scheduled").create(&client).await.unwrap();
     let pods: Api<Pod> = Api::namespaced(client, "default");
-    eventually("both pods are Ready on n1", Duration::from_secs(30), async || {
+    eventually("both pods are Ready on n1", SOON, async || {
         let is_ready = |pod: &Pod| {
             let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
             let ready =
@@ -45,11 +47,7 @@ async fn killed_servers_restart_with_their_data() {
     control_plane.restart_apiserver().await.unwrap();
     control_plane.restart_etcd().await.unwrap();
     let nodes: Api<Node> = Api::all(client);
-    eventually("n1 is still there", Duration::from_secs(30), async || {
-        Ok(nodes.get_opt("n1").await?.is_some())
-    })
-    .await
-    .unwrap();
+    eventually("n1 is still there", SOON, async || Ok(nodes.get_opt("n1").await?.is_some())).await.unwrap();
 }
 
 #[tokio::test]
@@ -65,7 +63,7 @@ async fn a_control_plane_is_reset_to_its_checkpoint() {
     control_plane.apply(&config("changed", "before")).unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
     // kwok still writes the status of a node that is not Ready yet.
-    eventually("n1 is Ready", Duration::from_secs(30), async || {
+    eventually("n1 is Ready", SOON, async || {
         let status = nodes.get("n1").await?.status.unwrap_or_default();
         Ok(status.conditions.into_iter().flatten().any(|it| it.type_ == "Ready" && it.status == "True"))
     })

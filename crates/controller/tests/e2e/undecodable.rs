@@ -1,8 +1,6 @@
 //! Objects that the controller can't decode, because a newer version wrote them or the CRD has another schema. The
 //! controller does not change them, and they do not affect other objects.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testbed::cluster::eventually;
@@ -68,7 +66,7 @@ async fn an_undecodable_object_does_not_block_other_failovers() {
 
     // The next leader has never seen this object in a form that it can decode.
     controller.process.signal(Signal::TERM).unwrap();
-    controller.process.wait(Duration::from_secs(10)).unwrap();
+    controller.process.wait(SOON).unwrap();
     let controller = rig.controller("ip-address-controller-2", &SUCCESSOR);
     eventually("the younger object reports Conflict", SOON, async || {
         Ok(rig.get("nia/second")["status"]["conditions"][2]["reason"] == "Conflict")

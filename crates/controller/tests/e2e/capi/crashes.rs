@@ -20,7 +20,7 @@ async fn allocates_when_killed_at(capi: &Capi, cluster: &str, failpoint: &str) -
         !found["spec"]["controlPlaneEndpoint"].is_null()
             && !found["metadata"]["annotations"]["vip.capi.gorizond.io/ingress-vip"].is_null()
     };
-    let died = doomed.dies(Duration::from_secs(40), has_both).await;
+    let died = doomed.dies(Duration::from_secs(60), has_both).await;
     let mut healthy = capi.controller("healthy", &[], &SUCCESSOR);
     let vip = capi.endpoint(cluster).await;
     capi.until_vip_reason(cluster, "ingress", "Assigned").await;
