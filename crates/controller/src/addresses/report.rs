@@ -5,12 +5,17 @@
 //! during a move. The reporter adds created addresses to the spec. It compares before it writes, so a settled
 //! cluster costs no write. At most one write per object is in flight; journal and status are in the same write. The
 //! reporter never reports what did not happen.
+//!
+//! If there are more writes than may be in flight, they start in this order: journals, removals of marks, statuses and
+//! specs, additions of marks. Events have a limit of their own.
 
 mod events;
 mod finalizers;
 mod nodes;
 mod state;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +27,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use self::events::{of_deprecation, of_status};
+use self::nodes::{Difference, MarkId};
 use super::index::Index;
 use super::index::tracked::Tracked;
 use super::object::Object;
@@ -30,6 +36,25 @@ use crate::kubernetes::events::{NewEvent, Publisher};
 use crate::kubernetes::write::{REFUSALS_REPORTED, REFUSED_RETRY, UNANSWERED_RETRY, is_conflict, is_refused};
 use crate::leadership::fence::Fence;
 use crate::tasks::Tasks;
+
+/// The maximum number of writes in flight, without Events.
+const WRITES_MAX: usize = 28;
+
+/// How many of [`WRITES_MAX`] only journals may use: a move waits for its journal entry.
+const KEPT_FOR_JOURNALS: usize = 4;
+
+/// The maximum number of writes in flight whose last attempt got no response. A slow admission webhook delays only the
+/// objects that it validates.
+const RETRIES_MAX: usize = 8;
+
+/// Which writes of objects to start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Urgency {
+    /// Those with a new journal entry.
+    Journal,
+    /// All.
+    Ordinary,
+}
 
 /// The result of a write.
 pub enum Written {
@@ -51,11 +76,16 @@ pub struct Reporter {
     /// watch shows the newer version.
     outdated: BTreeMap<PoolKey, u64>,
     nodes: BTreeSet<NodeName>,
-    /// The version of each node on which its last patch was based. The reporter does not patch this version again,
-    /// unless the patch failed for another reason than a conflict.
-    patched: BTreeMap<NodeName, String>,
-    /// Writes without a response, or with a server error. A slow admission webhook delays only the objects that it
-    /// validates.
+    /// The last patch of each node, until the watch shows a newer version. The reporter does not patch the same version
+    /// again, unless the patch failed for another reason than a conflict.
+    patched: BTreeMap<NodeName, Patched>,
+    /// For each node, marks whose removal failed, since it last accepted a patch.
+    unremovable: BTreeMap<NodeName, Vec<MarkId>>,
+    /// Writes in flight whose last attempt got no response.
+    retries: BTreeSet<Target>,
+    /// Whether writes without a response are not retried.
+    is_last: bool,
+    /// Writes without a response, or with a server error.
     unanswered: Backoff<Target>,
     /// Writes that the apiserver refused.
     refused: Backoff<Target>,
@@ -67,6 +97,23 @@ pub struct Reporter {
     after_write: BTreeMap<PoolKey, NewEvent>,
     /// The UIDs of objects whose deprecated fields were reported.
     deprecations: BTreeSet<String>,
+}
+
+/// The last patch of a node.
+struct Patched {
+    /// The version of the node that the patch is based on.
+    version: String,
+    removed: Vec<MarkId>,
+    added: Vec<MarkId>,
+    /// None without a response.
+    result: Option<PatchResult>,
+}
+
+/// The response to a patch of a node. After any other error, the patch is sent again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PatchResult {
+    Accepted,
+    Conflict,
 }
 
 /// The target of a write.
@@ -97,6 +144,9 @@ impl Reporter {
             outdated: BTreeMap::new(),
             nodes: BTreeSet::new(),
             patched: BTreeMap::new(),
+            unremovable: BTreeMap::new(),
+            retries: BTreeSet::new(),
+            is_last: false,
             unanswered: Backoff::new(UNANSWERED_RETRY),
             refused: Backoff::new(REFUSED_RETRY),
             events,
@@ -134,6 +184,7 @@ impl Reporter {
         };
         self.refused.retain(is_there);
         self.unanswered.retain(is_there);
+        self.unremovable.retain(|name, _| index.nodes.contains_key(name));
         self.outdated.retain(|key, version| {
             index.objects.get(key).is_some_and(|tracked| tracked.object.version() <= *version)
         });
@@ -146,29 +197,99 @@ impl Reporter {
         }
         self.publish_deprecations(index, now);
         self.report_refused_writes(index, now);
-        self.patched.retain(|name, version| {
+        self.patched.retain(|name, patched| {
             let node = index.nodes.get(name);
-            node.is_some_and(|node| node.version.as_deref() == Some(version.as_str()))
+            node.is_some_and(|node| node.version.as_deref() == Some(patched.version.as_str()))
         });
-        for (name, version, patch) in nodes::differences(index, &plan.marks) {
-            let number = version.parse().unwrap_or(0);
-            let waits = self.waits(Target::Marks(name.clone()), number);
-            if !waits && !self.patched.contains_key(&name) && self.nodes.insert(name.clone()) {
-                self.patched.insert(name.clone(), version);
-                let client = self.client.clone();
-                self.writing.spawn(async move {
-                    let written = nodes::patch(client, &name, patch).await;
-                    Written::Marks(name, number, written)
-                });
+        let (removing, adding): (Vec<_>, Vec<_>) =
+            nodes::differences(index, &plan.marks).into_iter().partition(Difference::removes);
+        let elsewhere = self.marks_still_there(&removing);
+        // Only the writes that there is room for. Each response leads to another plan, which starts the next ones.
+        self.write_objects(index, plan, now, Urgency::Journal);
+        self.patch_nodes(&removing, &elsewhere);
+        self.write_objects(index, plan, now, Urgency::Ordinary);
+        self.patch_nodes(&adding, &elsewhere);
+    }
+
+    /// The marks that nodes have and should not have, and those that were added a moment ago, each with its nodes. A mark
+    /// that could not be removed does not count: a node that refuses patches must not block others.
+    fn marks_still_there(&self, removing: &[Difference]) -> BTreeMap<MarkId, BTreeSet<NodeName>> {
+        let mut there: BTreeMap<MarkId, BTreeSet<NodeName>> = BTreeMap::new();
+        for difference in removing {
+            let node = &difference.node;
+            let is_over = |mark: &MarkId| {
+                let patched = self.patched.get(node).filter(|patched| patched.removed.contains(mark));
+                match patched.and_then(|patched| patched.result) {
+                    Some(PatchResult::Accepted) => true,
+                    // Many nodes share a label, so a silent watch of one must not block the others.
+                    Some(PatchResult::Conflict) => matches!(mark, MarkId::Label(_)),
+                    None => self.unremovable.get(node).is_some_and(|marks| marks.contains(mark)),
+                }
+            };
+            for mark in difference.removed().into_iter().filter(|mark| !is_over(mark)) {
+                there.entry(mark).or_default().insert(node.clone());
             }
         }
+        for (node, patched) in &self.patched {
+            let is_new = |mark: &&MarkId| matches!(mark, MarkId::Address(_));
+            let may_have = patched.result != Some(PatchResult::Conflict);
+            for mark in patched.added.iter().filter(is_new).filter(|_| may_have) {
+                there.entry(mark.clone()).or_default().insert(node.clone());
+            }
+        }
+        there
+    }
+
+    /// Starts patches of nodes. A patch adds no mark that is still on another node.
+    fn patch_nodes(&mut self, differences: &[Difference], elsewhere: &BTreeMap<MarkId, BTreeSet<NodeName>>) {
+        for difference in differences {
+            if !self.has_room(Urgency::Ordinary) {
+                return;
+            }
+            let node = &difference.node;
+            if self.patched.contains_key(node) || self.nodes.contains(node) {
+                continue;
+            }
+            let is_elsewhere = |mark: &MarkId| {
+                elsewhere.get(mark).is_some_and(|nodes| nodes.iter().any(|other| other != node))
+            };
+            let mut added = difference.added();
+            let only_removes = added.iter().any(is_elsewhere);
+            if only_removes {
+                added.clear();
+            }
+            let is_empty = only_removes && !difference.removes();
+            if is_empty || !self.start(Target::Marks(node.clone()), difference.number()) {
+                continue;
+            }
+            self.nodes.insert(node.clone());
+            let version = difference.version().to_owned();
+            let patched = Patched { version, removed: difference.removed(), added, result: None };
+            self.patched.insert(node.clone(), patched);
+            let (client, node, number) = (self.client.clone(), node.clone(), difference.number());
+            let patch = difference.patch(only_removes);
+            self.writing.spawn(async move {
+                let written = nodes::patch(client, &node, patch).await;
+                Written::Marks(node, number, written)
+            });
+        }
+    }
+
+    /// Starts writes of objects: only those that store journal entries, or all.
+    fn write_objects(&mut self, index: &Index, plan: &Plan, now: Timestamp, urgency: Urgency) {
         for (key, tracked) in &index.objects {
+            if !self.has_room(urgency) {
+                return;
+            }
             if self.is_writing(key) || tracked.refused_until.is_some() || tracked.undecodable.is_some() {
                 continue;
             }
+            let has_pending = index.world.pool(key).map(Pool::has_pending);
+            if urgency == Urgency::Journal && has_pending != Some(true) {
+                continue;
+            }
             // This object waits for a list, so its status waits too, unless it has to write a journal entry.
-            let is_journalled = |pool: &Pool| !pool.has_pending();
-            if plan.awaits_list.contains(key) && index.world.pool(key).is_some_and(is_journalled) {
+            if plan.awaits_list.contains(key) && has_pending == Some(false) {
                 continue;
             }
             let version = tracked.object.version();
@@ -176,7 +297,7 @@ impl Reporter {
             let is_first = patch.as_ref().is_some_and(|patch| !patch.is_last);
             let changed = (!is_first).then(|| status::changed(index, plan, key, now)).flatten();
             if let Some(changed) = changed {
-                if self.waits(Target::Status(key.clone()), version) {
+                if !self.start(Target::Status(key.clone()), version) {
                     continue;
                 }
                 self.objects.insert(key.clone());
@@ -189,7 +310,7 @@ impl Reporter {
                     Written::Status(key, changed, written)
                 });
             } else if let Some(finalizers::ObjectPatch { patch, .. }) = patch {
-                if self.waits(Target::Object(key.clone()), version) {
+                if !self.start(Target::Object(key.clone()), version) {
                     continue;
                 }
                 self.objects.insert(key.clone());
@@ -203,15 +324,33 @@ impl Reporter {
         }
     }
 
-    /// Whether a failed write is in its backoff.
-    fn waits(&self, target: Target, version: u64) -> bool {
+    /// Whether another write may start.
+    fn has_room(&self, urgency: Urgency) -> bool {
+        let kept = if urgency == Urgency::Journal { 0 } else { KEPT_FOR_JOURNALS };
+        self.writing.len() < WRITES_MAX - kept
+    }
+
+    /// Whether a write may start now. If so, the caller starts it.
+    fn start(&mut self, target: Target, version: u64) -> bool {
         let is_refused = self.refused.waits_until(&target, version).is_some();
-        (is_refused && !plan::sabotaged!(RefusedWriteRetriedAtOnce))
-            || self.unanswered.waits_until(&target, ANY_VERSION).is_some()
+        let waits = (is_refused && !plan::sabotaged!(RefusedWriteRetriedAtOnce))
+            || self.unanswered.waits_until(&target, ANY_VERSION).is_some();
+        let is_retry = self.unanswered.failure(&target).is_some();
+        let has_room = !is_retry || (self.retries.len() < RETRIES_MAX && !self.is_last);
+        if is_retry && has_room && !waits {
+            self.retries.insert(target);
+        }
+        has_room && !waits
+    }
+
+    /// Stops retrying writes that got no response: the process is about to end.
+    pub fn stop_retrying(&mut self) {
+        self.is_last = true;
     }
 
     /// Processes the result of a write that was based on this version.
     fn note(&mut self, target: Target, version: u64, error: Option<&kube::Error>) {
+        self.retries.remove(&target);
         match error {
             None => {
                 self.refused.succeeded(&target);
@@ -287,8 +426,23 @@ impl Reporter {
                         }
                         Written::Marks(name, version, result) => {
                             self.nodes.remove(name);
-                            if result.as_ref().is_err_and(|error| !is_conflict(error)) {
-                                self.patched.remove(name);
+                            let patched = self.patched.get_mut(name);
+                            match result {
+                                Ok(()) => {
+                                    self.unremovable.remove(name);
+                                    patched
+                                        .into_iter()
+                                        .for_each(|it| it.result = Some(PatchResult::Accepted));
+                                }
+                                Err(error) if is_conflict(error) => {
+                                    patched
+                                        .into_iter()
+                                        .for_each(|it| it.result = Some(PatchResult::Conflict));
+                                }
+                                Err(_) => {
+                                    let removed = self.patched.remove(name).map(|patched| patched.removed);
+                                    self.unremovable.extend(removed.map(|marks| (name.clone(), marks)));
+                                }
                             }
                             self.note(Target::Marks(name.clone()), *version, result.as_ref().err());
                         }

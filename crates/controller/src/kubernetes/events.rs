@@ -15,14 +15,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use plan::{ConditionType, EventReason, Reason, Timestamp};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::decode::Report;
 use super::limits::{NOTE_MAX, cut};
 use crate::tasks::Tasks;
 
-/// The maximum number of Events in flight. The publisher drops further ones.
-const IN_FLIGHT_MAX: usize = 100;
+/// The maximum number of Events that are queued or in flight. The publisher drops further ones.
+const QUEUE_MAX: usize = 100;
+
+/// The maximum number of Events in flight, so that they don't delay other writes.
+const IN_FLIGHT_MAX: usize = 4;
 
 /// How many Events about one object may follow each other without a pause.
 const BURST: u32 = 100;
@@ -99,7 +103,10 @@ pub struct Publisher {
     instance: Arc<str>,
     /// The number of Events so far.
     published: u64,
-    in_flight: Tasks<()>,
+    /// Events that are queued or in flight.
+    tasks: Tasks<()>,
+    /// One permit for each Event that may be in flight.
+    permits: Arc<Semaphore>,
     rates: Rates,
 }
 
@@ -142,32 +149,38 @@ impl Publisher {
             client,
             instance: instance.into(),
             published: 0,
-            in_flight: Tasks::default(),
+            tasks: Tasks::default(),
+            permits: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             rates: Rates::default(),
         }
     }
 
-    /// Publishes an Event, or drops it if too many are in flight or about the same object.
+    /// Publishes an Event, or drops it if too many are queued or about the same object.
     pub fn publish(&mut self, event: NewEvent, now: Timestamp) {
-        while self.in_flight.try_next().is_some() {}
-        if self.in_flight.len() >= IN_FLIGHT_MAX {
-            return log_dropped(&event, "too many are in flight");
+        while self.tasks.try_next().is_some() {}
+        if self.tasks.len() >= QUEUE_MAX {
+            return log_dropped(&event, "too many are queued");
         }
         if !self.rates.allows(&event.regarding, event.kind.is_warning, Instant::now()) {
             return log_dropped(&event, "too many are about the same object");
         }
         self.published += 1;
         let (client, instance, number) = (self.client.clone(), Arc::clone(&self.instance), self.published);
-        self.in_flight.spawn(async move {
+        let permits = Arc::clone(&self.permits);
+        self.tasks.spawn(async move {
+            // Nobody closes the semaphore.
+            let _permit = permits.acquire().await;
             if let Err(error) = send(client, event, number, &instance, now).await {
                 tracing::debug!(%error, "failed to publish event");
             }
         });
     }
 
-    /// Waits until no Event is in flight.
+    /// Waits until no Event is queued or in flight.
     pub async fn flush(&mut self) {
-        while self.in_flight.next().await.is_some() {}
+        // The process is about to release its lease, so the Events go out together.
+        self.permits.add_permits(QUEUE_MAX);
+        while self.tasks.next().await.is_some() {}
     }
 }
 

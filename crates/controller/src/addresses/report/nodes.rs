@@ -1,7 +1,7 @@
 //! The marks on nodes: the label `ip.ready`, the label that names the NetIPAllocation, and the annotation with the
 //! floating address.
 //!
-//! In: nodes, and the marks in the plan. Out: one merge patch per node. A merge patch can also remove a mark that an
+//! In: nodes, and the marks in the plan. Out: a merge patch per node. A merge patch can also remove a mark that an
 //! earlier controller set. Server-side apply would not remove it, because another field manager owns it. The patch
 //! contains the `resourceVersion` of the node, so a delayed patch can't undo a later one.
 
@@ -17,14 +17,80 @@ use crate::addresses::labels::Labels;
 use crate::addresses::node::Node;
 use crate::addresses::resources::{floating_ip_pool, net_ip_allocation};
 
-/// Returns a patch for each node whose marks differ from the plan, with the node's resourceVersion.
-pub(super) fn differences(index: &Index, marks: &Marks) -> Vec<(NodeName, String, Value)> {
-    let needs = |(name, node): (&NodeName, &Node)| {
-        let patch = difference(name, node, marks)?;
-        Some((name.clone(), node.version.as_deref().unwrap_or_default().to_owned(), patch))
-    };
+/// A mark, without its node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum MarkId {
+    /// The key of the label that names a NetIPAllocation. Several nodes can have it.
+    Label(String),
+    /// The address in the annotation. One node can have it.
+    Address(String),
+}
+
+/// How the labels and annotations of a node differ from the plan.
+pub(super) struct Difference {
+    /// The node.
+    pub(super) node: NodeName,
+    version: Option<Box<str>>,
+    labels: Changes,
+    annotations: Changes,
+}
+
+impl Difference {
+    /// The version of the node that this is based on.
+    pub(super) fn version(&self) -> &str {
+        self.version.as_deref().unwrap_or_default()
+    }
+
+    /// The version as a number.
+    pub(super) fn number(&self) -> u64 {
+        self.version().parse().unwrap_or(0)
+    }
+
+    /// Whether the node has a mark that it should not have.
+    pub(super) fn removes(&self) -> bool {
+        !self.labels.removed.is_empty() || !self.annotations.removed.is_empty()
+    }
+
+    /// The marks that the node should not have.
+    pub(super) fn removed(&self) -> Vec<MarkId> {
+        ids(&self.labels.removed, &self.annotations.removed)
+    }
+
+    /// The marks that the node lacks.
+    pub(super) fn added(&self) -> Vec<MarkId> {
+        ids(&self.labels.added, &self.annotations.added)
+    }
+
+    /// A merge patch that removes and adds marks, or only removes them.
+    pub(super) fn patch(&self, only_removes: bool) -> Value {
+        let mut metadata = serde_json::Map::new();
+        for (field, changes) in [("labels", &self.labels), ("annotations", &self.annotations)] {
+            let removed = changes.removed.iter().map(|(key, _)| (key.clone(), Value::Null));
+            let added = changes.added.iter().filter(|_| !only_removes);
+            let added = added.map(|(key, value)| (key.clone(), Value::from(value.as_str())));
+            // The new value of a key replaces its removal.
+            let changes: serde_json::Map<_, _> = removed.chain(added).collect();
+            if !changes.is_empty() {
+                metadata.insert(field.into(), changes.into());
+            }
+        }
+        metadata.insert("resourceVersion".into(), json!(self.version));
+        json!({"metadata": metadata})
+    }
+}
+
+fn ids(labels: &[(String, String)], annotations: &[(String, String)]) -> Vec<MarkId> {
+    // Every node with an address of a NetIPAllocation has this label, so it says nothing about one object.
+    let labels = labels.iter().filter(|(key, _)| key != IP_READY_LABEL);
+    let labels = labels.map(|(key, _)| MarkId::Label(key.clone()));
+    labels.chain(annotations.iter().map(|(_, address)| MarkId::Address(address.clone()))).collect()
+}
+
+/// The nodes whose marks differ from the plan.
+pub(super) fn differences(index: &Index, marks: &Marks) -> Vec<Difference> {
     // The controller does not write to undecodable nodes.
-    index.nodes.iter().filter(|(_, node)| !node.is_stand_in).filter_map(needs).collect()
+    let nodes = index.nodes.iter().filter(|(_, node)| !node.is_stand_in);
+    nodes.filter_map(|(name, node)| difference(name, node, marks)).collect()
 }
 
 pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Result<(), kube::Error> {
@@ -33,9 +99,9 @@ pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Resu
     api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
 }
 
-/// The patch that a node needs to get its marks, if any. The patch removes no mark of a kind if the plan does not know
+/// How the marks of a node differ from the plan, if they do. Marks of a kind are not removed if the plan does not know
 /// all objects of that kind, or if the node may hold one of their addresses.
-fn difference(name: &NodeName, node: &Node, marks: &Marks) -> Option<Value> {
+fn difference(name: &NodeName, node: &Node, marks: &Marks) -> Option<Difference> {
     let held = |kind: &'static str| marks.holders.get(kind).and_then(|holders| holders.get(name));
     let is_unsure = |kind| marks.unsure.get(kind).is_some_and(|nodes| nodes.contains(name));
     let may_remove =
@@ -43,7 +109,7 @@ fn difference(name: &NodeName, node: &Node, marks: &Marks) -> Option<Value> {
     let of_allocation = held(net_ip_allocation::KIND).map(|mark| {
         [IP_READY_LABEL.to_owned(), allocation_label(&mark.object)].map(|label| (label, "true".to_owned()))
     });
-    let labels = changes(
+    let labels = Changes::new(
         &node.labels,
         of_allocation.into_iter().flatten().collect(),
         &[IP_READY_LABEL, ALLOCATION_LABEL_PREFIX],
@@ -51,44 +117,41 @@ fn difference(name: &NodeName, node: &Node, marks: &Marks) -> Option<Value> {
     );
     let of_pool = held(floating_ip_pool::KIND)
         .map(|mark| (RESERVED_IP_ANNOTATION.to_owned(), mark.address.to_string()));
-    let annotations = changes(
+    let annotations = Changes::new(
         &node.annotations,
         of_pool.into_iter().collect(),
         &[RESERVED_IP_ANNOTATION],
         may_remove(floating_ip_pool::KIND),
     );
-    let mut metadata = serde_json::Map::new();
-    for (field, changes) in [("labels", labels), ("annotations", annotations)] {
-        if !changes.is_empty() {
-            metadata.insert(field.into(), changes.into());
-        }
-    }
-    if metadata.is_empty() {
-        return None;
-    }
-    metadata.insert("resourceVersion".into(), json!(node.version));
-    Some(json!({"metadata": metadata}))
+    let is_different = !labels.is_empty() || !annotations.is_empty();
+    let version = node.version.clone();
+    is_different.then(|| Difference { node: name.clone(), version, labels, annotations })
 }
 
-/// The changes from the present entries to the wanted ones. `ours` are our keys; one that ends in a slash is a prefix.
-fn changes(
-    present: &Labels,
-    wanted: Vec<(String, String)>,
-    ours: &[&str],
-    may_remove: bool,
-) -> serde_json::Map<String, Value> {
-    let mut changes = serde_json::Map::new();
-    if may_remove {
-        for name in ours {
-            let is_ours = |key: &&str| key == name || name.ends_with('/');
-            let is_spare = |key: &&str| !wanted.iter().any(|(wanted, _)| wanted == *key);
-            let spare = present.names_from(name).filter(is_ours).filter(is_spare);
-            changes.extend(spare.map(|key| (key.to_owned(), Value::Null)));
-        }
+/// How the entries of a node differ from the wanted ones.
+struct Changes {
+    /// Present entries that are not wanted. A wrong value of a wanted key is one of them.
+    removed: Vec<(String, String)>,
+    /// Wanted entries that are not present.
+    added: Vec<(String, String)>,
+}
+
+impl Changes {
+    /// `ours` are our keys; one that ends in a slash is a prefix.
+    fn new(present: &Labels, wanted: Vec<(String, String)>, ours: &[&str], may_remove: bool) -> Self {
+        let is_ours = |name: &str, key: &str| key == name || name.ends_with('/');
+        let found = ours.iter().filter(|_| may_remove).flat_map(|name| {
+            let of_name = present.names_from(name).filter(move |key| is_ours(name, key));
+            of_name.map(|key| (key.to_owned(), present.get(key).unwrap_or_default().to_owned()))
+        });
+        let removed = found.filter(|entry| !wanted.contains(entry)).collect();
+        let is_missing = |(key, value): &(String, String)| present.get(key) != Some(value.as_str());
+        Self { removed, added: wanted.into_iter().filter(is_missing).collect() }
     }
-    let is_missing = |(key, value): &(String, String)| present.get(key) != Some(value.as_str());
-    changes.extend(wanted.into_iter().filter(is_missing).map(|(key, value)| (key, Value::from(value))));
-    changes
+
+    fn is_empty(&self) -> bool {
+        self.removed.is_empty() && self.added.is_empty()
+    }
 }
 
 #[cfg(test)]
@@ -114,7 +177,7 @@ mod tests {
     }
 
     fn diff(node: &Node, marks: &Marks) -> Option<Value> {
-        difference(&"n1".into(), node, marks)
+        difference(&"n1".into(), node, marks).map(|difference| difference.patch(false))
     }
 
     #[test]
@@ -139,6 +202,18 @@ mod tests {
         let marked = node(json!({"ip.ready": "true", of_other: "true", "role": "edge"}), json!({}));
         let patch = diff(&marked, &marks(&["NetIPAllocation"], &[])).unwrap();
         assert_eq!(patch["metadata"]["labels"], json!({OF_EDGE: "true", of_other: null}));
+        let difference = difference(&"n1".into(), &marked, &marks(&["NetIPAllocation"], &[])).unwrap();
+        assert_eq!(difference.patch(true)["metadata"]["labels"], json!({of_other: null}));
+    }
+
+    #[test]
+    fn a_wrong_address_is_replaced_in_one_patch() {
+        let annotation = "flipop.digitalocean.com/ipv4-reserved-ip";
+        let marked = node(json!({}), json!({annotation: "203.0.113.9"}));
+        for uncertain in [&[][..], &["FloatingIPPool"]] {
+            let patch = diff(&marked, &marks(&["FloatingIPPool"], uncertain)).unwrap();
+            assert_eq!(patch["metadata"]["annotations"], json!({annotation: "203.0.113.7"}));
+        }
     }
 
     #[test]
