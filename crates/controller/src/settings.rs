@@ -200,7 +200,7 @@ pub struct Settings {
     #[arg(long, env = "DNS_OWNER_ID")]
     pub dns_owner_id: Option<String>,
 
-    /// Rate limit of the Google Cloud project, in requests a minute
+    /// Rate limit of each Google Cloud project, in requests a minute
     #[arg(long, env = "GOOGLE_REQUESTS_PER_MINUTE", default_value_t = drivers::google::addresses::REQUESTS_PER_MINUTE)]
     pub google_requests_per_minute: usize,
 

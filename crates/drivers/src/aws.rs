@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ::http::{HeaderName, HeaderValue, Request, header};
+use ::http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use aws_config::identity::IdentityCache;
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
@@ -37,7 +37,8 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 use tower::{BoxError, ServiceExt};
 
-use crate::http::{HttpService, ReadOnly, USER_AGENT, asked_pause, hide_secrets};
+use crate::budget::Counting;
+use crate::http::{HttpService, ReadOnly, USER_AGENT, asked_pause, contains, hide_secrets};
 use crate::{DriverError, NotSent, Seconds};
 
 /// The region for signing requests that have no region, for example to Route 53.
@@ -45,6 +46,28 @@ pub const DEFAULT_REGION: &str = "us-east-1";
 
 /// The wait if a throttling error has no `Retry-After`. AWS refills its token buckets several times a second.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(2);
+
+/// The codes with which AWS reports too many requests.
+const THROTTLED: [&str; 6] = [
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "RequestThrottled",
+    "PriorRequestNotComplete",
+    "SlowDown",
+];
+
+/// AWS reports too many requests with a code in the body. Each client has its own limits.
+pub(crate) fn counting() -> Counting {
+    let is_throttled = |response: &Response<Bytes>| {
+        // Route 53 refuses a second change of a zone while the first is under way. That says nothing about other zones.
+        let codes = THROTTLED.iter().filter(|code| **code != "PriorRequestNotComplete");
+        let is_coded = |code: &str| contains(response, &format!("<Code>{code}</Code>"));
+        let may_be = matches!(response.status().as_u16(), 400 | 503);
+        response.status() == StatusCode::TOO_MANY_REQUESTS || (may_be && codes.copied().any(is_coded))
+    };
+    Counting { is_throttled, ..Counting::default() }
+}
 
 /// A random ID that the SDK adds to each request and does not sign. The driver removes it, because the ID serves only
 /// to identify retries.
@@ -282,16 +305,9 @@ fn meaning(name: &str, status: u16, code: &str, text: &str, retry_after: Option<
     let message =
         format!("{name}: {text}{}", if code.is_empty() { String::new() } else { format!(" ({code})") });
     match (status, code) {
-        (429, _)
-        | (
-            _,
-            "RequestLimitExceeded"
-            | "Throttling"
-            | "ThrottlingException"
-            | "RequestThrottled"
-            | "PriorRequestNotComplete"
-            | "SlowDown",
-        ) => DriverError::RateLimited { retry_after: retry_after.unwrap_or(RETRY_AFTER_DEFAULT), message },
+        (status, code) if status == 429 || THROTTLED.contains(&code) => {
+            DriverError::RateLimited { retry_after: retry_after.unwrap_or(RETRY_AFTER_DEFAULT), message }
+        }
         (401 | 403, _) | (_, "UnauthorizedOperation" | "AuthFailure" | "AccessDenied" | "OptInRequired") => {
             let named = text.split("to perform: ").nth(1).and_then(|rest| rest.split(' ').next());
             DriverError::Denied { permission: named.unwrap_or(name).into(), message }

@@ -9,9 +9,13 @@
 //! - in each bucket and window, for urgent requests, so that the address of a failed node does not wait behind those
 //!   of drained nodes;
 //! - in each bucket, for steps that have begun, so that a step that has read can also write;
-//! - in each window, for attaching addresses that were just detached.
+//! - in each window, for attaching addresses that were just detached;
+//! - half of each limit, for everything except reading again what is known.
 //!
-//! If the provider asks one request to wait (429 with `Retry-After`), all requests under the same limits wait. A
+//! Some providers count the requests of each project or subscription on its own. Then each has its own budget.
+//!
+//! If the provider throttles one request (429 or the like), all requests under the same limits wait: for the time in
+//! `Retry-After`, or else with exponential backoff. A
 //! request that would have to wait for long is not sent at all. Its caller gets the time of its turn instead, because
 //! the decision behind it may be outdated by then.
 
@@ -19,11 +23,11 @@
 mod tests;
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::http::{Request, StatusCode};
+use ::http::{Request, Response, StatusCode};
 use bytes::Bytes;
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
@@ -74,19 +78,22 @@ impl Limit {
 }
 
 /// The number of ranks of [`Priority`].
-const RANKS: usize = 5;
+const RANKS: usize = 6;
 
 /// The percentage of a bucket that a request must leave for more urgent requests, by rank. Rank 0 is the most
 /// urgent.
-const LEAVES_OF_BUCKET: [usize; RANKS] = [0, 3, 8, 13, 13];
+const LEAVES_OF_BUCKET: [usize; RANKS] = [0, 3, 8, 13, 13, 50];
 
 /// The percentage of a window that a request must leave for more urgent requests, by rank. It is smaller than
-/// for buckets, because an unused part of a window is lost. The last value keeps room for addresses that are
+/// for buckets, because an unused part of a window is lost. The last value but one keeps room for addresses that are
 /// detached: each needs a read and a write, and would otherwise be on no VM until the next window.
-const LEAVES_OF_WINDOW: [usize; RANKS] = [0, 0, 5, 5, 14];
+const LEAVES_OF_WINDOW: [usize; RANKS] = [0, 0, 5, 5, 14, 50];
+
+/// The first pause after a throttled request without `Retry-After`. Each further one doubles it.
+pub(crate) const BACKOFF_MIN: Duration = Duration::from_secs(1);
 
 /// The maximum pause after a 429. It is short, because the provider may have meant only one kind of request.
-const REST_MAX: Duration = Duration::from_secs(60);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The maximum time that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(2);
@@ -100,6 +107,9 @@ pub enum Urgency {
     Detaching,
     /// It moves an address off a failed or deleted node.
     Urgent,
+    /// It reads known state again, because somebody else may have changed it. Such a request is never queued, so it does
+    /// not delay a write to the same object.
+    Refresh,
     /// A listing or a poll of operations. Nothing else can proceed without it. Its result is current even if the
     /// request is sent late.
     Reading,
@@ -130,7 +140,8 @@ impl Priority {
             (true, false) => 1,
             (false, true) => 2,
             (false, false) if self.urgency == Urgency::Ordinary => 3,
-            (false, false) => 4,
+            (false, false) if self.urgency == Urgency::Detaching => 4,
+            (false, false) => 5,
         }
     }
 }
@@ -151,11 +162,28 @@ pub async fn with_priority<F: Future>(priority: Priority, future: F) -> F::Outpu
     PRIORITY.scope(Cell::new(priority), future).await
 }
 
+/// How a provider counts requests.
+#[derive(Clone, Copy)]
+pub struct Counting {
+    /// Returns the unit whose limits count a request, such as a project.
+    pub unit: fn(&Request<Bytes>) -> &str,
+    /// Whether a response says that there were too many requests.
+    pub is_throttled: fn(&Response<Bytes>) -> bool,
+}
+
+impl Default for Counting {
+    /// All requests together, and 429.
+    fn default() -> Self {
+        Self { unit: |_| "", is_throttled: |response| response.status() == StatusCode::TOO_MANY_REQUESTS }
+    }
+}
+
 /// Wraps a service so that its requests keep the limits.
-pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
-    let budget = Budget::new(limits);
+pub fn budgeted(service: HttpService, limits: &[Limit], counting: Counting) -> HttpService {
+    let Counting { unit, is_throttled } = counting;
+    let budgets = Arc::new(Budgets { limits: limits.to_vec(), of_units: Mutex::default() });
     let send = move |request: Request<Bytes>| {
-        let (mut service, budget) = (service.clone(), budget.clone());
+        let (mut service, budget) = (service.clone(), budgets.of(unit(&request)));
         async move {
             let alone = Priority { urgency: Urgency::Ordinary, has_begun: false };
             let priority = PRIORITY.try_with(Cell::get).unwrap_or(alone);
@@ -163,15 +191,41 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
             // Outside of [`with_haste`], each request is a step of its own.
             _ = PRIORITY.try_with(|of_step| of_step.set(Priority { has_begun: true, ..priority }));
             let answer = service.ready().await?.call(request).await?;
-            if answer.status() == StatusCode::TOO_MANY_REQUESTS
-                && let Some(asked) = retry_after(answer.headers())
-            {
-                sent.rest(asked.min(REST_MAX));
+            if is_throttled(&answer) {
+                sent.was_throttled(retry_after(answer.headers()));
+            } else if !answer.status().is_server_error() {
+                sent.was_accepted();
             }
             Ok(answer)
         }
     };
     HttpService::new(tower::service_fn(send))
+}
+
+/// The part of a request's path that follows the part with this name, or an empty text.
+pub fn part_after<'a>(request: &'a Request<Bytes>, name: &str) -> &'a str {
+    request.uri().path().split('/').skip_while(|part| *part != name).nth(1).unwrap_or_default()
+}
+
+/// The budget of each unit with recent requests.
+struct Budgets {
+    limits: Vec<Limit>,
+    of_units: Mutex<BTreeMap<String, Budget>>,
+}
+
+impl Budgets {
+    /// The budget of a unit. If there is none yet, this function creates it and drops those that are not used, so that
+    /// their number stays small.
+    fn of(&self, unit: &str) -> Budget {
+        let mut of_units = self.of_units.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(budget) = of_units.get(unit) {
+            return budget.clone();
+        }
+        let (budget, now) = (Budget::new(&self.limits), Instant::now());
+        of_units.retain(|_, budget| budget.is_used(now));
+        of_units.insert(unit.to_owned(), budget.clone());
+        budget
+    }
 }
 
 #[derive(Clone)]
@@ -182,16 +236,38 @@ struct Budget {
 /// A request that was sent. It is dropped when the response has arrived or the caller has given up.
 struct Sent {
     budget: Budget,
+    at: Instant,
     /// The indexes of the limits that count it.
     counted: Vec<usize>,
 }
 
 impl Sent {
-    /// Stops all requests under the same limits for `asked`. The count here had room for the request, so somebody else
-    /// uses the same account.
-    fn rest(&self, asked: Duration) {
-        let (mut limits, until) = (self.budget.limits(), later(Instant::now(), asked));
-        self.counted.iter().for_each(|at| limits[*at].rests_until = limits[*at].rests_until.max(Some(until)));
+    /// Stops all requests under the same limits for as long as the provider asked, or with exponential backoff. Our own
+    /// count allowed the request, so another client probably uses the same account.
+    fn was_throttled(&self, asked: Option<Duration>) {
+        let (mut limits, now) = (self.budget.limits(), Instant::now());
+        for at in &self.counted {
+            let kept = &mut limits[*at];
+            let is_new = kept.is_new(self.at);
+            if asked.is_none() && !is_new {
+                continue;
+            }
+            let backoff = BACKOFF_MIN.saturating_mul(1 << kept.throttled.min(16));
+            kept.throttled = kept.throttled.saturating_add(u32::from(is_new));
+            let until = later(now, asked.unwrap_or(backoff).min(PAUSE_MAX));
+            kept.paused = kept.paused.max(Some((until, now)));
+        }
+    }
+
+    /// Resets the backoff.
+    fn was_accepted(&self) {
+        let mut limits = self.budget.limits();
+        for at in &self.counted {
+            let kept = &mut limits[*at];
+            if kept.is_new(self.at) {
+                kept.throttled = 0;
+            }
+        }
     }
 }
 
@@ -206,8 +282,10 @@ impl Drop for Sent {
 struct Kept {
     counts: fn(&Request<Bytes>) -> bool,
     used: Used,
-    /// The provider asked to send nothing before this time.
-    rests_until: Option<Instant>,
+    /// The end of the last pause after a throttled request, and its beginning.
+    paused: Option<(Instant, Instant)>,
+    /// The number of throttled requests since the last one that was accepted. Those of one burst count once.
+    throttled: u32,
     /// The turns of requests that wait or that will come back at their turn, by rank.
     promised: [Vec<Instant>; RANKS],
 }
@@ -233,9 +311,19 @@ impl Budget {
                     Used::Bucket { burst, interval, full_at: Instant::now(), in_flight: 0 }
                 }
             };
-            Kept { counts: *counts, used, rests_until: None, promised: Default::default() }
+            Kept { counts: *counts, used, paused: None, throttled: 0, promised: Default::default() }
         });
         Self { limits: Arc::new(Mutex::new(kept.collect())) }
+    }
+
+    /// Whether a request waits or counts, or the provider asked to wait. A new budget would forget that.
+    fn is_used(&self, now: Instant) -> bool {
+        let mut limits = self.limits();
+        limits.iter_mut().for_each(|kept| kept.used.forget_before(now));
+        limits.iter().any(|kept| {
+            let has_promised = kept.promised.iter().flatten().any(|turn| *turn > now);
+            has_promised || kept.paused.is_some_and(|(until, _)| until > now) || kept.used.counts_any(now)
+        })
     }
 
     fn limits(&self) -> MutexGuard<'_, Vec<Kept>> {
@@ -256,7 +344,8 @@ impl Budget {
                 Err(next) if has_queued => next,
                 Err(_) => self.turn(request, priority, now),
             };
-            if next > latest && priority.urgency != Urgency::Reading {
+            let is_too_late = next > latest || priority.urgency == Urgency::Refresh;
+            if is_too_late && priority.urgency != Urgency::Reading {
                 return Err(NotSent { wait: next.saturating_duration_since(now) });
             }
             has_queued = true;
@@ -273,7 +362,7 @@ impl Budget {
             Some(wait) => Err(wait),
             None => {
                 counted.iter().for_each(|at| limits[*at].used.count());
-                Ok(Sent { budget: self.clone(), counted })
+                Ok(Sent { budget: self.clone(), at: now, counted })
             }
         }
     }
@@ -295,7 +384,14 @@ impl Budget {
 impl Kept {
     /// When one more request may be sent behind `waiting` others. `None` means now.
     fn turn(&self, waiting: usize, priority: Priority, now: Instant) -> Option<Instant> {
-        self.used.turn(waiting, priority, now).max(self.rests_until.filter(|until| *until > now))
+        let paused = self.paused.map(|(until, _)| until).filter(|until| *until > now);
+        self.used.turn(waiting, priority, now).max(paused)
+    }
+
+    /// Whether the response to a request that was sent at this time says more than the last throttled one. A request that
+    /// was sent before the last pause does not.
+    fn is_new(&self, sent_at: Instant) -> bool {
+        self.paused.is_none_or(|(_, began)| sent_at > began)
     }
 }
 
@@ -311,6 +407,14 @@ impl Used {
             Self::Bucket { interval, full_at, in_flight, .. } => {
                 *full_at = (*full_at).max(later(now, interval.saturating_mul(*in_flight)));
             }
+        }
+    }
+
+    /// Whether a request counts, in flight or answered.
+    fn counts_any(&self, now: Instant) -> bool {
+        match self {
+            Self::Window { answered, in_flight, .. } => *in_flight > 0 || !answered.is_empty(),
+            Self::Bucket { full_at, in_flight, .. } => *in_flight > 0 || *full_at > now,
         }
     }
 

@@ -51,6 +51,11 @@ pub fn with_deadline(service: HttpService) -> HttpService {
     BoxCloneSyncService::new(tower::service_fn(send))
 }
 
+/// Whether the body of a response contains a text.
+pub(crate) fn contains(response: &Response<Bytes>, text: &str) -> bool {
+    String::from_utf8_lossy(response.body()).contains(text)
+}
+
 /// Characters that are not percent-encoded, because no server gives them a meaning in a path or query.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use drivers::azure::addresses::{self as azure, Azure};
-use drivers::budget::{Limit, budgeted};
+use drivers::budget::{Counting, Limit, budgeted};
 use drivers::cloudflare::records::Cloudflare;
 use drivers::digitalocean::addresses::DigitalOcean;
 use drivers::digitalocean::records::Records;
@@ -63,7 +63,11 @@ async fn pauses(asked: &'static str) -> Vec<(&'static str, Duration)> {
     let busy = || {
         // The rate limiter pauses too.
         let limit = Limit::window(usize::MAX, Duration::MAX);
-        budgeted(provider(429, asked, "{}"), &[limit, Limit::bucket(|_| true, u32::MAX, 1)])
+        budgeted(
+            provider(429, asked, "{}"),
+            &[limit, Limit::bucket(|_| true, u32::MAX, 1)],
+            Counting::default(),
+        )
     };
     let gcp = Compute::new(busy(), "http://provider.invalid", token());
     let azure = Azure::new(busy(), "http://provider.invalid", token(), None);
@@ -112,7 +116,8 @@ async fn every_driver_waits_at_most_an_hour() {
 #[tokio::test(start_paused = true)]
 async fn polling_at_azure_survives_any_retry_after() {
     for (text, seconds) in ASKED {
-        let service = budgeted(provider(200, text, r#"{"status": "InProgress"}"#), &azure::limits());
+        let service =
+            budgeted(provider(200, text, r#"{"status": "InProgress"}"#), &azure::limits(), azure::counting());
         let driver = Azure::new(service, "http://azure.invalid", tokens::fixed("token"), None);
         let operations = [Operation {
             id: "subscriptions/s/operations/o".into(),
@@ -133,7 +138,7 @@ async fn a_rate_limit_of_any_size_works() {
     for requests in [0, 1, 2, usize::MAX / 100, usize::MAX] {
         for window in [Duration::ZERO, Duration::from_secs(1), Duration::MAX] {
             let limits = [Limit::window(requests, window)];
-            let service = budgeted(provider(200, "0", "{}"), &limits);
+            let service = budgeted(provider(200, "0", "{}"), &limits, Counting::default());
             for _ in 0..5 {
                 let request = Request::get("http://provider.invalid/").body(Bytes::new()).unwrap();
                 _ = tower::ServiceExt::oneshot(service.clone(), request).await;

@@ -20,7 +20,7 @@ use drivers::aws::addresses::Ec2;
 use drivers::aws::records::Route53;
 use drivers::aws::{Aws, Identity};
 use drivers::azure::addresses::Azure;
-use drivers::budget::{Limit, budgeted};
+use drivers::budget::{Counting, Limit, budgeted};
 use drivers::cloudflare::records::Cloudflare;
 use drivers::digitalocean::addresses::DigitalOcean;
 use drivers::digitalocean::records::Records;
@@ -106,8 +106,10 @@ pub fn drivers(services: Services, now: &Seconds) -> Drivers {
     let Services { compute, ocean, zones, azure, ec2, route53 } = services;
     let minute = |requests_max| Limit::window(requests_max, Duration::from_secs(60));
     let hour = Limit::window(drivers::digitalocean::addresses::REQUESTS_PER_HOUR, Duration::from_secs(3_600));
-    let compute = budgeted(compute, &[minute(drivers::google::addresses::REQUESTS_PER_MINUTE)]);
-    let ocean = budgeted(ocean, &[minute(drivers::digitalocean::addresses::REQUESTS_PER_MINUTE), hour]);
+    let limits = [minute(drivers::google::addresses::REQUESTS_PER_MINUTE)];
+    let compute = budgeted(compute, &limits, drivers::google::addresses::counting());
+    let limits = [minute(drivers::digitalocean::addresses::REQUESTS_PER_MINUTE), hour];
+    let ocean = budgeted(ocean, &limits, Counting::default());
     let token = || tokens::fixed(TOKEN);
     let compute: Arc<dyn AddressDriver> =
         Arc::new(Compute::new(compute, "http://compute.invalid/compute/v1", token()));
@@ -116,10 +118,11 @@ pub fn drivers(services: Services, now: &Seconds) -> Drivers {
     let ocean: Arc<dyn AddressDriver> = Arc::new(DigitalOcean::new(ocean, url, token()));
     let five_minutes =
         Limit::window(drivers::cloudflare::records::REQUESTS_PER_FIVE_MINUTES, Duration::from_secs(300));
-    let zones = budgeted(zones, &[five_minutes]);
+    let zones = budgeted(zones, &[five_minutes], Counting::default());
     let zones: Arc<dyn RecordDriver> =
         Arc::new(Cloudflare::new(zones, "http://cloudflare.invalid/client/v4", token()));
-    let azure = budgeted(azure, &drivers::azure::addresses::limits());
+    let limits = drivers::azure::addresses::limits();
+    let azure = budgeted(azure, &limits, drivers::azure::addresses::counting());
     let azure: Arc<dyn AddressDriver> =
         Arc::new(Azure::new(azure, "http://azure.invalid", token(), Some(GROUP.into())));
     let aws = |service| {

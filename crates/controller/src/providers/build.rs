@@ -15,7 +15,7 @@ use drivers::aws::records::Route53;
 use drivers::aws::{self, Aws};
 use drivers::azure::addresses::Azure;
 use drivers::azure::identity::{self, Identity};
-use drivers::budget::{Limit, budgeted};
+use drivers::budget::{Counting, Limit, budgeted};
 use drivers::cloudflare::records::Cloudflare;
 use drivers::digitalocean::addresses::DigitalOcean;
 use drivers::digitalocean::records::Records;
@@ -51,7 +51,8 @@ pub fn drivers(
     let mut drivers = Drivers::default();
     match tokens::google() {
         Ok(tokens) => {
-            let service = budgeted(service.clone(), &[per_minute(settings.google_requests_per_minute)]);
+            let limits = [per_minute(settings.google_requests_per_minute)];
+            let service = budgeted(service.clone(), &limits, ::drivers::google::addresses::counting());
             let driver = Compute::new(service, &settings.google_compute_custom_endpoint, tokens);
             drivers.addresses.insert(Provider::Gcp, Arc::new(driver));
         }
@@ -65,7 +66,7 @@ pub fn drivers(
         let hour = Duration::from_secs(3_600);
         let per_hour = Limit::window(settings.digitalocean_requests_per_hour, hour);
         let limits = [per_minute(settings.digitalocean_requests_per_minute), per_hour];
-        let service = budgeted(service.clone(), &limits);
+        let service = budgeted(service.clone(), &limits, Counting::default());
         let url = &settings.digitalocean_api_url;
         let records = Records::new(service.clone(), url, Arc::clone(&tokens));
         drivers.records.insert(DnsProvider::DigitalOcean, Arc::new(records));
@@ -74,8 +75,11 @@ pub fn drivers(
     if let Some(tokens) = secret(&settings.cloudflare_token_file, &settings.cloudflare_token) {
         let window = Duration::from_secs(300);
         let limit = Limit::window(settings.cloudflare_requests_per_five_minutes, window);
-        let driver =
-            Cloudflare::new(budgeted(service.clone(), &[limit]), &settings.cloudflare_api_url, tokens);
+        let driver = Cloudflare::new(
+            budgeted(service.clone(), &[limit], Counting::default()),
+            &settings.cloudflare_api_url,
+            tokens,
+        );
         drivers.records.insert(DnsProvider::Cloudflare, Arc::new(driver));
     }
     #[cfg(feature = "aws")]
@@ -121,7 +125,8 @@ fn azure(settings: &Settings, service: &HttpService, open: &HttpService) -> Azur
     };
     let url = &settings.azure_resource_manager_endpoint;
     let tokens = identity::tokens(identity, open.clone(), url);
-    let service = budgeted(service.clone(), &drivers::azure::addresses::limits());
+    let limits = drivers::azure::addresses::limits();
+    let service = budgeted(service.clone(), &limits, drivers::azure::addresses::counting());
     Azure::new(service, url, tokens, given(&settings.azure_resource_group))
 }
 

@@ -47,7 +47,7 @@ use tokio::time::Instant;
 
 use super::machine_id::{instance_of, is_region, vm_of};
 use super::recent::Recent;
-use super::{Aws, explain};
+use super::{Aws, counting, explain};
 use crate::budget::{Limit, budgeted};
 use crate::error::{check_tag, not_held_by};
 use crate::http::{quoted, unreadable};
@@ -153,7 +153,7 @@ impl Ec2 {
         if let Some(client) = clients.get(&scope.account) {
             return Ok(client.clone());
         }
-        let around = |service| budgeted(service, &self.limits);
+        let around = |service| budgeted(service, &self.limits, counting());
         let client = Client::new(&self.aws.client(Some(&scope.account), is_read, around).await);
         clients.insert(Arc::clone(&scope.account), client.clone());
         Ok(client)

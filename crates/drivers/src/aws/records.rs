@@ -28,7 +28,7 @@ use futures::future::BoxFuture;
 use plan::{Address, PoolKey, RecordKind, RecordName, RecordSet};
 use tokio::sync::{Mutex, OnceCell};
 
-use super::{Aws, explain};
+use super::{Aws, counting, explain};
 use crate::DriverError;
 use crate::budget::{Limit, budgeted};
 use crate::http::{quoted, unreadable};
@@ -66,7 +66,7 @@ impl Route53 {
     }
 
     async fn client(&self) -> &Client {
-        let around = |service| budgeted(service, &self.limits);
+        let around = |service| budgeted(service, &self.limits, counting());
         // At Route 53, every read is a GET, so no other request counts as a read.
         let client = async || Client::new(&self.aws.client(None, |_| false, around).await);
         self.client.get_or_init(client).await

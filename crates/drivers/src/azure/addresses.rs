@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::http::{HeaderMap, HeaderValue, Method, Request, header};
+use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
@@ -38,13 +38,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::bodies::{HolderId, Machine, Page, PublicIp, TAG, unknown_on};
-use super::calls::{NETWORK_API, ended, explain, network_list, path_of, resource_path};
+use super::calls::{LOCKED, NETWORK_API, ended, explain, network_list, path_of, resource_path};
 use super::ids::{ResourceId, is_same};
 use super::interface::{Interface, State};
 use crate::address::CHANGING;
-use crate::budget::{Limit, Rate};
+use crate::budget::{Counting, Limit, Rate, part_after};
 use crate::error::{check_tag, not_held_by};
-use crate::http::{HttpService, JsonApi, Path, retry_after, unreadable, unseen};
+use crate::http::{HttpService, JsonApi, Path, contains, retry_after, unreadable, unseen};
 use crate::times::later;
 use crate::tokens::Tokens;
 use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Properties, Tags};
@@ -77,6 +77,15 @@ const POLL_AFTER_MAX: Duration = Duration::from_secs(30);
 /// How often, and at which interval, `create` reads a new address until Azure has assigned an IP address.
 const CREATE_LOOKS_MAX: usize = 20;
 const CREATE_LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Azure counts by subscription. A 429 for a locked resource says nothing about other resources.
+pub fn counting() -> Counting {
+    let is_throttled = |response: &Response<Bytes>| {
+        let is_locked = |code: &&str| contains(response, &format!("\"{code}\""));
+        response.status() == StatusCode::TOO_MANY_REQUESTS && !LOCKED.iter().any(is_locked)
+    };
+    Counting { unit: |request| part_after(request, "subscriptions"), is_throttled }
+}
 
 /// The rate limits of one identity in a subscription, and of the network resource provider for all identities. Azure
 /// limits each region and deletions separately. The driver counts all requests together, which is stricter.

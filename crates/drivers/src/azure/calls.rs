@@ -5,6 +5,7 @@ use std::time::Duration;
 use plan::Scope;
 use serde_json::Value;
 
+use crate::budget::BACKOFF_MIN;
 use crate::http::{Path, Refused};
 use crate::{DriverError, Polled};
 
@@ -41,24 +42,24 @@ pub(super) fn failure(status: &str, error: &Value) -> DriverError {
     DriverError::Conflict(format!("{code}: {}", error["message"].as_str().unwrap_or("no error message")))
 }
 
+/// The codes with which Azure refuses a change because another operation has locked the resource. Its status may be 429.
+pub(super) const LOCKED: [&str; 4] = [
+    "AnotherOperationInProgress",
+    "RetryableError",
+    "RetryableErrorDueToAnotherOperation",
+    "ReferencedResourceNotProvisioned",
+];
+
 pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
     let error = &refused.body["error"];
     let answer = error["message"].as_str().unwrap_or("no error message");
     let code = error["code"].as_str().unwrap_or("no code");
     let message = format!("{name}: {code}: {answer}");
     match (refused.status, code) {
-        // Azure also refuses a change with 429 if another operation has locked the resource.
-        (
-            _,
-            "AnotherOperationInProgress"
-            | "RetryableError"
-            | "RetryableErrorDueToAnotherOperation"
-            | "ReferencedResourceNotProvisioned"
-            | "PublicIPAddressInUse"
-            | "PublicIPAddressCannotBeDeleted"
-            | "PreconditionFailed",
-        )
-        | (412, _) => DriverError::Conflict(message),
+        (_, "PublicIPAddressInUse" | "PublicIPAddressCannotBeDeleted" | "PreconditionFailed") | (412, _) => {
+            DriverError::Conflict(message)
+        }
+        (_, code) if LOCKED.contains(&code) => DriverError::Conflict(message),
         (429, _) => {
             let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
             DriverError::RateLimited { retry_after, message }
@@ -105,5 +106,5 @@ pub(super) fn action_of(name: &str) -> &'static str {
 /// The version of the network API.
 pub(super) const NETWORK_API: &str = "2024-05-01";
 
-/// The wait if a response has no `Retry-After`. Azure refills its token buckets within seconds.
-pub(super) const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(10);
+/// The wait of a caller if a response has no `Retry-After`. The rate limiter delays further requests for longer.
+pub(super) const RETRY_AFTER_DEFAULT: Duration = BACKOFF_MIN;

@@ -84,8 +84,11 @@ async fn after_a_429_all_requests_wait() {
         let answer = ::http::Response::builder().status(429).header("retry-after", "17");
         std::future::ready(Ok(answer.body(Bytes::new()).unwrap()))
     };
-    let full =
-        budgeted(HttpService::new(tower::service_fn(full)), &[Limit::window(1_000, Duration::from_secs(60))]);
+    let full = budgeted(
+        HttpService::new(tower::service_fn(full)),
+        &[Limit::window(1_000, Duration::from_secs(60))],
+        Counting::default(),
+    );
     let ask = || full.clone().oneshot(request("PUT"));
     assert_eq!(ask().await.unwrap().status(), 429);
     for _ in 0..100 {
@@ -95,6 +98,96 @@ async fn after_a_429_all_requests_wait() {
     assert_eq!(*sent.lock().unwrap(), 1);
     tokio::time::sleep(Duration::from_secs(17)).await;
     assert_eq!(ask().await.unwrap().status(), 429, "after the pause, requests are sent again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_project_has_its_own_limits_and_pauses() {
+    let full = |request: Request<Bytes>| {
+        let is_full = request.uri().path().contains("/full/");
+        let answer = ::http::Response::builder().status(if is_full { 429 } else { 200 });
+        std::future::ready(Ok(answer.header("retry-after", "17").body(Bytes::new()).unwrap()))
+    };
+    let limits = [Limit::window(10, Duration::from_secs(60))];
+    let counting = crate::google::addresses::counting();
+    let service = budgeted(HttpService::new(tower::service_fn(full)), &limits, counting);
+    let ask = |project: &str| {
+        let uri = format!("https://compute.invalid/compute/v1/projects/{project}/zones/z/instances");
+        let request = Request::builder().method("PUT").uri(uri).body(Bytes::new()).unwrap();
+        let answer = with_haste(Urgency::Urgent, service.clone().oneshot(request));
+        answer.map_ok(|answer| answer.status().as_u16()).map_err(|_| "not sent")
+    };
+    assert_eq!((ask("full").await, ask("full").await), (Ok(429), Err("not sent")));
+    for _ in 0..10 {
+        assert_eq!(ask("other").await, Ok(200), "the other project has its own limit");
+    }
+    assert_eq!(ask("other").await, Err("not sent"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_is_never_queued() {
+    let budget = per_minute(4);
+    let refresh = Priority { urgency: Urgency::Refresh, has_begun: false };
+    let began = Instant::now();
+    for expected in [true, true, false, false] {
+        assert_eq!(budget.take(&request("GET"), refresh).await.is_ok(), expected);
+    }
+    assert!(budget.take(&request("PUT"), ORDINARY).await.is_ok(), "half of the limit is left");
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_retry_after_throttled_requests_back_off_exponentially() {
+    let limited = r#"{"error": {"errors": [{"reason": "rateLimitExceeded"}]}}"#;
+    let other = r#"{"error": {"errors": [{"reason": "forbidden"}]}}"#;
+    let sequence = [limited, limited, limited, other, limited].map(|body| (403, body));
+    let answers = Arc::new(Mutex::new(VecDeque::from(sequence)));
+    let answer = move |_: Request<Bytes>| {
+        let (code, body) = answers.lock().unwrap().pop_front().unwrap_or((200, "{}"));
+        std::future::ready(Ok(::http::Response::builder().status(code).body(Bytes::from(body)).unwrap()))
+    };
+    let limits = [Limit::window(1_000, Duration::from_secs(60))];
+    let service =
+        budgeted(HttpService::new(tower::service_fn(answer)), &limits, crate::google::addresses::counting());
+    let mut pauses = Vec::new();
+    for _ in 0..6 {
+        let began = Instant::now();
+        with_haste(Urgency::Reading, service.clone().oneshot(request("GET"))).await.unwrap();
+        pauses.push(began.elapsed().as_secs());
+    }
+    assert_eq!(pauses, [0, 1, 2, 4, 0, 1], "403 for a missing permission is no rate limit");
+}
+
+#[tokio::test(start_paused = true)]
+async fn throttled_requests_of_one_burst_count_once() {
+    let budget = per_minute(1_000);
+    let take = || budget.try_take(&request("PUT"), URGENT, Instant::now());
+    let burst: Vec<_> = (0..3).map(|_| take().ok().unwrap()).collect();
+    burst[0].was_throttled(None);
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    burst[1].was_throttled(None);
+    burst[2].was_accepted();
+    assert_eq!(take().err().map(|at| at - Instant::now()), Some(Duration::from_millis(600)));
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    take().ok().unwrap().was_throttled(None);
+    assert_eq!(take().err().map(|at| at - Instant::now()), Some(Duration::from_secs(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_is_forgotten_when_nothing_counts_any_more() {
+    let limits = vec![Limit::window(1, Duration::from_secs(60)), Limit::bucket(|_| true, 10, 1)];
+    let budgets = Budgets { limits, of_units: Mutex::default() };
+    let known = || budgets.of_units.lock().unwrap().keys().cloned().collect::<Vec<_>>();
+    let take = |unit: &str| budgets.of(unit).try_take(&request("POST"), URGENT, Instant::now());
+    let in_flight = take("a").ok();
+    drop(take("b"));
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    budgets.of("c");
+    assert_eq!(known(), ["a", "b", "c"]);
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    budgets.of("d");
+    assert_eq!(known(), ["a", "d"], "the request of b no longer counts");
+    drop(in_flight);
+    assert!(take("a").is_err(), "its response has just arrived");
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,6 +212,7 @@ async fn a_window_starts_at_the_response_or_error_of_a_slow_request() {
     let service = budgeted(
         HttpService::new(tower::service_fn(slow)),
         &[Limit::window(1, Duration::from_secs(60)), Limit::window(100, Duration::from_secs(60))],
+        Counting::default(),
     );
     let started = Instant::now();
     for _ in 0..2 {
@@ -151,12 +245,13 @@ async fn a_limit_does_not_delay_requests_that_it_does_not_count() {
 
 #[tokio::test(start_paused = true)]
 async fn parts_of_each_limit_are_reserved_by_rank() {
-    let window = (per_minute(100), [86, 9, 0, 5, 0]);
-    let bucket = (budget(Limit::bucket(|_| true, 100, 1)), [87, 0, 5, 5, 3]);
+    let window = (per_minute(100), [50, 36, 9, 0, 5, 0]);
+    let bucket = (budget(Limit::bucket(|_| true, 100, 1)), [50, 37, 0, 5, 5, 3]);
     for (budget, expected) in [window, bucket] {
         let first = |priority| Priority { has_begun: false, ..priority };
         let detaching = Priority { urgency: Urgency::Detaching, has_begun: false };
-        let sent = [detaching, first(ORDINARY), ORDINARY, first(URGENT), URGENT].map(|priority| {
+        let refresh = Priority { urgency: Urgency::Refresh, has_begun: false };
+        let sent = [refresh, detaching, first(ORDINARY), ORDINARY, first(URGENT), URGENT].map(|priority| {
             let take = || budget.try_take(&request("POST"), priority, Instant::now()).ok();
             std::iter::from_fn(take).count()
         });
@@ -170,7 +265,7 @@ async fn a_step_that_has_read_writes_before_other_steps_read() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         Ok::<_, tower::BoxError>(::http::Response::new(Bytes::new()))
     }));
-    let service = budgeted(service, &[Limit::bucket(|_| true, 250, 25)]);
+    let service = budgeted(service, &[Limit::bucket(|_| true, 250, 25)], Counting::default());
     let ask = || service.clone().oneshot(request("GET"));
     let (concurrency, reads) = (Semaphore::new(64), Cell::new(0));
     let read_and_write = async || {

@@ -6,6 +6,7 @@ use ::http::Method;
 use serde_json::Value;
 
 use crate::DriverError;
+use crate::budget::BACKOFF_MIN;
 use crate::http::{JsonApi, Path, Refused, unreadable};
 
 /// The default URL of the DigitalOcean API. `DIGITALOCEAN_API_URL` overrides it.
@@ -16,8 +17,8 @@ pub(super) const PAGE_SIZE: usize = 200;
 /// The maximum number of pages. A longer listing is treated as an error.
 pub(super) const PAGES_MAX: usize = 500;
 
-/// The wait if a 429 has no `Retry-After`. DigitalOcean counts requests by the minute.
-pub(super) const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
+/// The wait of a caller if a response has no `Retry-After`. The rate limiter delays further requests for longer.
+pub(super) const RETRY_AFTER_DEFAULT: Duration = BACKOFF_MIN;
 
 /// Reads all pages of a listing. If the listing changes between two pages, an item can get lost and would look as if it
 /// did not exist. So the number of items must match the total that DigitalOcean reports. `path` must end with `?` or

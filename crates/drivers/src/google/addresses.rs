@@ -40,7 +40,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::http::Method;
+use ::http::{Method, Response, StatusCode};
+use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use plan::{Address, Holding, MachineState, MayBeOn, Scope, VmId};
@@ -48,11 +49,14 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::bodies::{AccessConfig, AddressBody, Instance, NetworkInterface, OperationBody};
-use super::calls::{config_of, explain, filter_for, first_of, instance_path, last_part, region_operation};
+use super::calls::{
+    RATE_LIMITED, config_of, explain, filter_for, first_of, instance_path, last_part, region_operation,
+};
 use super::change::{Change, What};
 use super::machine_id::parts_of;
+use crate::budget::{Counting, part_after};
 use crate::error::check_tag;
-use crate::http::{HttpService, JsonApi, Path, unreadable, unseen};
+use crate::http::{HttpService, JsonApi, Path, contains, unreadable, unseen};
 use crate::tokens::Tokens;
 use crate::{AddressDriver, DriverError, Listing, Operation, Polled, Progress, Properties};
 
@@ -73,6 +77,15 @@ pub const CALLS: &[&str] = &[
     "addresses.delete",
     "regionOperations.get",
 ];
+
+/// Google counts by project. It reports an exceeded rate limit with 403 or 429.
+pub fn counting() -> Counting {
+    let is_throttled = |response: &Response<Bytes>| match response.status() {
+        StatusCode::FORBIDDEN => RATE_LIMITED.iter().any(|reason| contains(response, reason)),
+        status => status == StatusCode::TOO_MANY_REQUESTS,
+    };
+    Counting { unit: |request| part_after(request, "projects"), is_throttled }
+}
 
 /// The quota of one group of calls. The driver counts all calls together, which is stricter.
 pub const REQUESTS_PER_MINUTE: usize = 1_500;

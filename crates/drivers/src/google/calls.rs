@@ -6,6 +6,7 @@ use plan::{Address, Holding, Scope, VmId};
 
 use super::bodies::{AccessConfig, NetworkInterface, OperationBody, Warning};
 use super::machine_id::parts_of;
+use crate::budget::BACKOFF_MIN;
 use crate::http::{Path, Refused};
 use crate::{DriverError, Polled};
 
@@ -76,13 +77,16 @@ pub(super) fn holding(users: &[String]) -> Holding {
     }
 }
 
+/// The reasons with which Google reports an exceeded rate limit.
+pub(super) const RATE_LIMITED: [&str; 2] = ["rateLimitExceeded", "userRateLimitExceeded"];
+
 pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
     let error = &refused.body["error"];
     let answer = error["message"].as_str().unwrap_or("no error message");
     let reason = error["errors"][0]["reason"].as_str().unwrap_or_default();
     let message = format!("{name}: {answer}");
     match (refused.status, reason) {
-        (403, "rateLimitExceeded" | "userRateLimitExceeded") | (429, _) => {
+        (status, reason) if status == 429 || (status == 403 && RATE_LIMITED.contains(&reason)) => {
             let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
             DriverError::RateLimited { retry_after, message }
         }
@@ -117,7 +121,7 @@ pub(super) fn permission_of(name: &str) -> &'static str {
     }
 }
 
-/// The wait if a response has no `Retry-After`. Google refills the quota every minute.
-pub(super) const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
+/// The wait of a caller if a response has no `Retry-After`. The rate limiter delays further requests for longer.
+pub(super) const RETRY_AFTER_DEFAULT: Duration = BACKOFF_MIN;
 
 pub(super) const PAGE_SIZE: usize = 500;
