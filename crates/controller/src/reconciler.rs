@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use plan::LastSteps;
 use tokio::time::Instant;
 
 use crate::kubernetes::events::Publisher;
@@ -25,6 +26,18 @@ const BATCH_MAX: usize = 256;
 
 /// The maximum duration of processing events before a plan. Some events take milliseconds.
 const BATCH_DURATION_MAX: Duration = Duration::from_millis(20);
+
+/// The last steps of a leader, and how long after its end it takes them. Most calls end within the first phase, and the
+/// next leader takes over at once. An address that is detached in the second phase can be attached in the third. The rest
+/// of the time until Kubernetes kills the process is for calls to end.
+const LAST_STEPS: [(LastSteps, Duration); 3] = [
+    (LastSteps::Nothing, Duration::from_secs(2)),
+    (LastSteps::Urgent, Duration::from_secs(5)),
+    (LastSteps::Attach, Duration::from_secs(8)),
+];
+
+/// How long a process that stops leading waits for its Events.
+const FLUSH_MAX: Duration = Duration::from_secs(3);
 
 /// The longest pause between two plans.
 pub const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -60,8 +73,9 @@ pub trait Reconcile {
     /// When to plan again even without an event.
     fn next_due(&self) -> Option<Instant>;
 
-    /// Starts the writes that report the results of finished requests, and nothing else.
-    fn report_results(&mut self);
+    /// Reports the results of finished requests before the lease is released, and starts the last requests. Returns
+    /// whether it has planned, so that [`Self::next_due`] is up to date.
+    fn wind_down(&mut self, last: LastSteps) -> bool;
 
     /// Whether no request is in flight.
     fn is_idle(&self) -> bool;
@@ -158,36 +172,50 @@ impl<R: Reconcile> Loop<R> {
             if let Some(at) = self.changed_at.take() {
                 self.metrics.planned(at.elapsed());
             }
-            self.collect().await;
+            self.collect(Instant::now() + IDLE_MAX).await;
         }
     }
 
-    /// Starts nothing new, waits until no request is in flight, and reports the results.
+    /// Waits until no request is in flight, and reports the results. If a call to a cloud does not end, addresses that no VM
+    /// serves must not wait for it, so they still move for some seconds.
     pub async fn finish(&mut self) {
+        let began = Instant::now();
         loop {
-            self.reconciler.report_results();
-            if self.reconciler.is_idle() {
-                self.reconciler.events().flush().await;
+            let phase = LAST_STEPS.iter().find(|(_, ends)| began.elapsed() < *ends);
+            let last = phase.map_or(LastSteps::Nothing, |(last, _)| *last);
+            let has_planned = self.reconciler.wind_down(last);
+            if self.reconciler.is_idle() || plan::sabotaged!(ReleasedWithCallsInFlight) {
+                // Events that take longer are lost.
+                _ = tokio::time::timeout(FLUSH_MAX, self.reconciler.events().flush()).await;
                 return self.metrics.stop();
             }
-            self.apply_next().await;
+            let latest = phase.map_or_else(Pulse::next, |(_, ends)| began + *ends);
+            match has_planned {
+                true => self.collect(latest).await,
+                false => self.apply_before(latest.min(Pulse::next())).await,
+            }
         }
     }
 
     /// Applies the next event, or returns after a while without one.
     async fn apply_next(&mut self) {
-        if let Some(event) = self.next_before(Source::Requests, Pulse::next()).await {
+        self.apply_before(Pulse::next()).await;
+    }
+
+    /// Applies the next event, or returns when none is ready at `due`.
+    async fn apply_before(&mut self, due: Instant) {
+        if let Some(event) = self.next_before(Source::Requests, due).await {
             self.reconciler.apply(event);
         }
     }
 
-    /// Applies events until a plan is needed: because of one of them, or because of a deadline.
-    async fn collect(&mut self) {
-        let idle = Instant::now() + IDLE_MAX;
+    /// Applies events until a plan is needed: because of one of them, or because of a deadline, which is not after
+    /// `latest`.
+    async fn collect(&mut self, latest: Instant) {
         let mut first = Source::Requests;
         let mut needs_plan = false;
         while !needs_plan {
-            let due = self.reconciler.next_due().map_or(idle, |due| due.min(idle));
+            let due = self.reconciler.next_due().map_or(latest, |due| due.min(latest));
             let Some(event) = self.next_before(first, due.min(Pulse::next())).await else {
                 needs_plan = Instant::now() >= due;
                 continue;
@@ -252,6 +280,10 @@ mod tests {
         plans: Vec<(Instant, usize)>,
         due: Option<Instant>,
         hands_over_after: usize,
+        /// Each call of `wind_down`.
+        wound_down: Vec<(Instant, LastSteps)>,
+        /// Whether `wind_down` plans.
+        plans_last: bool,
         /// How long each plan takes.
         plan_takes: Duration,
         events: Publisher,
@@ -270,6 +302,8 @@ mod tests {
                 plans: Vec::new(),
                 due: None,
                 hands_over_after: count,
+                wound_down: Vec::new(),
+                plans_last: true,
                 plan_takes: Duration::ZERO,
                 events: Publisher::new(Client::new(nowhere, "default"), "me"),
             }
@@ -331,7 +365,10 @@ mod tests {
             self.due.filter(|due| *due > Instant::now())
         }
 
-        fn report_results(&mut self) {}
+        fn wind_down(&mut self, last: LastSteps) -> bool {
+            self.wound_down.push((Instant::now(), last));
+            self.plans_last
+        }
 
         fn is_idle(&self) -> bool {
             self.ended.is_empty()
@@ -450,5 +487,29 @@ mod tests {
         assert_eq!((Instant::now(), fake.reconciler.plans.len()), (last, 0));
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(fake.metrics.is_alive(), "a loop that has finished may wait for others");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_a_request_does_not_end_the_last_steps_follow_each_other() {
+        use LastSteps::{Attach, Nothing, Urgent};
+        for plans_last in [true, false] {
+            let (mut fake, now) = (Fake { plans_last, ..Fake::plans(1) }, Instant::now());
+            fake.ended.extend([3_000, 19_500].map(|at| (now + Duration::from_millis(at), true)));
+            let mut fake = fake.in_loop();
+            fake.finish().await;
+            let called = |(at, last): &(Instant, LastSteps)| ((*at - now).as_secs(), *last);
+            let called: Vec<_> = fake.reconciler.wound_down.iter().map(called).collect();
+            let expected = [
+                (0, Nothing),
+                (2, Urgent),
+                (3, Urgent),
+                (5, Attach),
+                (8, Nothing),
+                (13, Nothing),
+                (18, Nothing),
+                (19, Nothing),
+            ];
+            assert_eq!(called, expected, "plans: {plans_last}");
+        }
     }
 }

@@ -348,7 +348,7 @@ impl Reconcilers {
         }
     }
 
-    /// Starts nothing new, and waits until no call is in flight.
+    /// Waits until no call is in flight.
     async fn finish(&mut self) {
         let Self { addresses, vips, .. } = self;
         let finish_addresses = async {
@@ -429,7 +429,7 @@ async fn lead(
             options.node.as_ref()
         }
         () = asked_to_stop.clone() => {
-            tracing::info!("received a stop signal; finishing the calls in flight");
+            tracing::info!("received a stop signal; waiting for the calls in flight");
             None
         }
     };
@@ -439,6 +439,7 @@ async fn lead(
         () = candidate.keep() => bail!("leadership was lost"),
         // A released lease would let the next leader act while these calls can still take effect.
         () = tokio::time::sleep(FINISH_MAX) => {
+            candidate.close_fence();
             bail!("calls to a provider are still in flight after {} s, so the lease has to expire", FINISH_MAX.as_secs())
         }
     }

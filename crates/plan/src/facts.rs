@@ -117,6 +117,17 @@ pub enum MachineState {
     Gone,
 }
 
+/// Which steps a leader still takes before it releases its lease. The next leader takes the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastSteps {
+    /// Those that move an address which no VM serves now.
+    Urgent,
+    /// Those that attach an address which is on no VM.
+    Attach,
+    /// None.
+    Nothing,
+}
+
 /// When the controller's own rate limit lets a call through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {

@@ -61,8 +61,8 @@ mod world;
 pub use creation::TAG_PREFIX;
 pub use evictions::{WorkloadPod, pod_to_evict};
 pub use facts::{
-    Account, Doubt, Fact, Holding, InFlight, LastReported, MachineState, MayBeOn, Node, Pause, Readiness,
-    Turn,
+    Account, Doubt, Fact, Holding, InFlight, LastReported, LastSteps, MachineState, MayBeOn, Node, Pause,
+    Readiness, Turn,
 };
 pub use jiff::{SignedDuration, Timestamp};
 pub use kinds::{Kind, Kinds};

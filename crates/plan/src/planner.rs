@@ -57,6 +57,7 @@
 //! detached addresses in any case.
 //!
 //! A leader never cuts off the node that it runs on. Instead the plan asks for another leader, which takes the step.
+//! Before it releases its lease, it takes only steps that can't wait for the next leader, see [`LastSteps`].
 //!
 //! The file is long because one pass over all pools fills the whole plan: each part reads what the parts before it have
 //! decided.
@@ -79,13 +80,22 @@ use crate::standing::{Standing, standing};
 use crate::world::{Known, Reads};
 use crate::{
     ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Eviction, Fact, Holding, Journal, Kind,
-    Kinds, Lacking, Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Readiness, Scope, Spread, Step,
-    Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
+    Kinds, Lacking, LastSteps, Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Readiness, Scope,
+    Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
 };
 
 /// Why it is unknown whether an address is on the VM that the cloud reports as its holder.
 const DOUBTFUL: &str =
     "the provider reports it on its VM, but the call to attach it failed; the controller attaches it again";
+
+/// The maximum age of a listing while the planner waits for a change that it shows.
+const CHANGING_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// The maximum age of a listing while other addresses wait for an address in an unknown state.
+const WAITED_FOR_AGE_MAX: Duration = Duration::from_secs(5);
+
+/// The maximum age of a listing while the state of an address stays unknown for long.
+const UNKNOWN_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Why no move starts for an object that the controller can't update.
 const UNWRITABLE: &str = "the apiserver refuses updates of this object";
@@ -216,9 +226,10 @@ impl<'a> Planner<'a> {
                 keep_marks.add_for_marks(self.world, &pool.scope, *address, fact);
                 if !moves.contains_key(address) {
                     self.blocked.add_for_attach(self.world, &pool.scope, *address, fact);
-                    let again =
-                        if fact.is_none() { &mut self.plan.read_again } else { &mut self.plan.unsettled };
-                    again.insert(pool.scope.clone());
+                    match fact {
+                        None => _ = self.plan.read_again.insert(pool.scope.clone()),
+                        Some(fact) => self.read_unknown_again(&pool.scope, *address, fact),
+                    }
                 }
             }
             // A release can't be undone, so the planner checks all conditions again at every step.
@@ -275,7 +286,10 @@ impl<'a> Planner<'a> {
         }
         _ = match next.reads {
             Some(Reads::AtOnce) => self.plan.read_again.insert(pool.scope.clone()),
-            Some(Reads::Later) => self.plan.unsettled.insert(pool.scope.clone()),
+            Some(Reads::Later) => {
+                self.read_again_within(&pool.scope, CHANGING_AGE_MAX);
+                false
+            }
             None => false,
         };
         if let Some(lacking) = next.lacking {
@@ -441,7 +455,10 @@ impl<'a> Planner<'a> {
                 None
             }
             NextAction::WaitForCloud => {
-                self.plan.unsettled.insert(pool.scope.clone());
+                match fact {
+                    Some(fact) => self.read_unknown_again(&pool.scope, address, fact),
+                    None => self.read_again_within(&pool.scope, CHANGING_AGE_MAX),
+                }
                 None
             }
             NextAction::ReadAgain => {
@@ -519,10 +536,7 @@ impl<'a> Planner<'a> {
             None
         };
         let vm = match &fact.holding {
-            Holding::Unknown(doubt) => {
-                self.plan.unsettled.insert(pool.scope.clone());
-                return Some(Verdict::Unknown(Arc::clone(&doubt.why)));
-            }
+            Holding::Unknown(doubt) => return Some(Verdict::Unknown(Arc::clone(&doubt.why))),
             Holding::Missing => return Some(Verdict::Missing),
             Holding::Free if is_leaving => return Some(Verdict::Leaving),
             Holding::Free => return seek(None),
@@ -579,6 +593,27 @@ impl<'a> Planner<'a> {
                 self.plan.ask_machines.entry(pool.scope.clone()).or_default().insert(vm);
             }
         }
+    }
+
+    /// Asks for a listing of a scope that is at most this old.
+    fn read_again_within(&mut self, scope: &Scope, age_max: Duration) {
+        let wanted = self.plan.listing_age_max.entry(scope.clone()).or_insert(age_max);
+        *wanted = (*wanted).min(age_max);
+    }
+
+    /// Asks for a listing that may show the state of an address. If the state stays unknown, the controller lists less and
+    /// less often, so that this does not use up the rate limit of the account.
+    fn read_unknown_again(&mut self, scope: &Scope, address: Address, fact: &Fact) {
+        let doubt = match &fact.holding {
+            // The next listing asks about more addresses.
+            Holding::Unknown(doubt) if !doubt.is_unasked => doubt,
+            _ => return self.read_again_within(scope, CHANGING_AGE_MAX),
+        };
+        let known = self.world.unknown_since.get(&address).filter(|(_, why)| *why == doubt.why);
+        let since = known.map_or(self.now, |(since, _)| *since);
+        self.plan.unknown_since.insert(address, (since, Arc::clone(&doubt.why)));
+        let lasts = Duration::try_from(self.now.duration_since(since)).unwrap_or_default();
+        self.read_again_within(scope, (lasts / 4).clamp(CHANGING_AGE_MAX, UNKNOWN_AGE_MAX));
     }
 
     fn ask_again(&mut self, at: Option<Timestamp>) {
@@ -642,6 +677,7 @@ impl<'a> Planner<'a> {
             actions.steps.extend(begin);
             self.plan.verdicts.entry(pool.key.clone()).or_default().push((address, verdict));
         }
+        self.count_addresses_that_wait_for_unknown_ones();
         for (key, verdicts) in &mut self.plan.verdicts {
             restore_order(verdicts, self.world.pool(key));
         }
@@ -652,7 +688,81 @@ impl<'a> Planner<'a> {
         if !crate::sabotaged!(NeverPublished) {
             records::publish(self.world, ranked, &mut self.plan, self.now);
         }
+        if let Some(last) = self.world.last_steps {
+            self.leave_to_next_leader(last);
+        }
         self.plan
+    }
+
+    /// Keeps only the last steps of this leader. The statuses are written nevertheless: after a hand-over, the next leader
+    /// relies on them where a cloud shows changes late.
+    fn leave_to_next_leader(&mut self, last: LastSteps) {
+        for step in std::mem::take(&mut self.plan.steps) {
+            if self.is_last_step(&step, last) {
+                self.plan.steps.push(step);
+            } else if let Action::Begin(Move { from: Some(vm), .. }) = &step.action
+                && let (Some(pool), Some((node, _))) = (self.world.pool(&step.pool), self.world.node_of(vm))
+            {
+                // Its VM still serves the address.
+                self.leave_mark(pool, node);
+            }
+        }
+        self.plan.creations.clear();
+        self.plan.records.clear();
+        self.plan.evictions.clear();
+    }
+
+    fn is_last_step(&self, step: &Step, last: LastSteps) -> bool {
+        let Some(pool) = self.world.pool(&step.pool) else { return false };
+        let entry = match &step.action {
+            Action::Begin(entry) => Some(entry),
+            _ => pool.entry(step.address),
+        };
+        let fact = self.world.fact(&step.scope, step.address);
+        let is_free = fact.is_some_and(|fact| fact.holding == Holding::Free);
+        let has_target = entry.is_some_and(|entry| entry.to.is_some());
+        match last {
+            LastSteps::Urgent => {
+                let was_served = is_free && pool.last_holders.contains_key(&step.address);
+                has_target && (step.is_urgent || was_served)
+            }
+            LastSteps::Attach => {
+                let attaches =
+                    matches!(step.action, Action::Attach(_) | Action::Replace(_) | Action::NoteEphemeral);
+                is_free && has_target && attaches
+            }
+            LastSteps::Nothing => false,
+        }
+    }
+
+    /// Adds to the verdict of an address in an unknown state how many addresses wait for this state. It does not list
+    /// them, because they may belong to other tenants.
+    fn count_addresses_that_wait_for_unknown_ones(&mut self) {
+        let mut waiting: BTreeMap<Address, usize> = BTreeMap::new();
+        for (_, verdict) in self.plan.verdicts.values().flatten() {
+            if let Verdict::Waits(Waits::ForStateOf(unknown)) = verdict {
+                *waiting.entry(*unknown).or_default() += 1;
+            }
+        }
+        if waiting.is_empty() {
+            return;
+        }
+        let mut scopes = BTreeSet::new();
+        for (key, verdicts) in &mut self.plan.verdicts {
+            for (address, verdict) in verdicts {
+                let (Verdict::Unknown(why), Some(count)) = (&mut *verdict, waiting.get(address)) else {
+                    continue;
+                };
+                let others = if *count == 1 {
+                    "1 other address waits"
+                } else {
+                    &format!("{count} other addresses wait")
+                };
+                *why = format!("{why}; {others} until this state is known").into();
+                scopes.extend(self.world.pool(key).map(|pool| pool.scope.clone()));
+            }
+        }
+        scopes.iter().for_each(|scope| self.read_again_within(scope, WAITED_FOR_AGE_MAX));
     }
 
     /// Whether a tripped breaker allows a step of an unfinished move: it claims or finishes the journal entry, or it is

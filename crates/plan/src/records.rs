@@ -49,6 +49,9 @@ use crate::{
 /// How often the controller reads a set of records again, because someone else may have changed it.
 const READ_EVERY: Duration = Duration::from_secs(300);
 
+/// After this time, reading a set again is as urgent as a change.
+const REFRESH_MAX: Duration = Duration::from_secs(3_600);
+
 /// The TTL to assume for moving addresses if the object has none.
 const WHILE_MOVING_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -166,16 +169,19 @@ fn next(
     }
     // While a read is in flight, the report uses the old contents, and the controller changes nothing.
     let is_reading = under_way.is_some();
-    let read = |verdict| RecordDecision {
-        action: (!is_reading).then_some(RecordAction::Read),
+    let read = |action, verdict| RecordDecision {
+        action: (!is_reading).then_some(action),
         ..RecordDecision::without_action(verdict)
     };
-    let Some(fact) = world.records.get(name) else { return read(Published::Unread) };
+    let Some(fact) = world.records.get(name) else { return read(RecordAction::Read, Published::Unread) };
     let RecordSet { values, ttl, owner } = &fact.set;
     let is_in_kind = |address: &&Address| RecordKind::of(**address) == name.kind;
     let stale_at = later(fact.as_of, READ_EVERY);
+    let stale_at = world.record_reads_due.get(name).map_or(stale_at, |due| stale_at.max(*due));
     let verdict = |verdict| match stale_at <= now {
-        true => read(verdict),
+        // It must not wait for ever for what other requests leave.
+        true if later(fact.as_of, REFRESH_MAX) <= now => read(RecordAction::Read, verdict),
+        true => read(RecordAction::ReadAgain, verdict),
         false => RecordDecision { ask_again: Some(stale_at), ..RecordDecision::without_action(verdict) },
     };
     let is_ours = owner.as_ref() == Some(us);

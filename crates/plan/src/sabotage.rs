@@ -62,11 +62,12 @@ pub enum Sabotage {
     SilentWatchTrusted,
     StaleListBelieved,
     UnreadPodsReadAsNone,
+    ReleasedWithCallsInFlight,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 55] = [
+    pub const ALL: [Self; 56] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -122,6 +123,7 @@ impl Sabotage {
         Self::SilentWatchTrusted,
         Self::StaleListBelieved,
         Self::UnreadPodsReadAsNone,
+        Self::ReleasedWithCallsInFlight,
     ];
 }
 

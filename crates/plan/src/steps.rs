@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::names::{ADDRESSES_SHOWN_MAX, RECORDS_SHOWN_MAX, list};
 use crate::{
@@ -35,8 +36,12 @@ pub struct Plan {
     pub ask_again: Option<Timestamp>,
     /// Scopes to list again now: an address there waits for a newer listing.
     pub read_again: BTreeSet<Scope>,
-    /// Scopes in which the state of an address is unknown: to be listed from time to time.
-    pub unsettled: BTreeSet<Scope>,
+    /// The maximum age of a listing in each scope in which the planner waits for a change, or in which the state of an
+    /// address is unknown.
+    pub listing_age_max: BTreeMap<Scope, Duration>,
+    /// Since when the state of each address has been unknown for the same reason. The controller copies these times into
+    /// the next `World`.
+    pub unknown_since: BTreeMap<Address, (Timestamp, Arc<str>)>,
     /// Kinds of objects to list again: their watch has been silent, and something waits for the list.
     pub relist: Kinds,
     /// Pools with a step that waits for a list, or with pods that are not counted yet. Their status waits, too.
@@ -228,8 +233,10 @@ pub struct RecordStep {
 /// What to do with a set of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordAction {
-    /// Read it.
+    /// Read it: its contents are unknown or very old.
     Read,
+    /// Read it again, because somebody else may have changed it. This can wait.
+    ReadAgain,
     /// Replace its values, if it has not changed since it was read.
     Write {
         /// The set as it was read.
@@ -244,7 +251,7 @@ pub enum RecordAction {
 impl fmt::Display for RecordStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.action {
-            RecordAction::Read => write!(f, "read {}", self.name),
+            RecordAction::Read | RecordAction::ReadAgain => write!(f, "read {}", self.name),
             RecordAction::Write { new, .. } => {
                 write!(f, "publish {}: {}", self.name, list(&new.values, RECORDS_SHOWN_MAX))
             }

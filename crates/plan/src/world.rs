@@ -22,8 +22,9 @@ use crate::bits::Bits;
 use crate::member::Member;
 use crate::ownership::Ownership;
 use crate::{
-    Account, Address, Epoch, Fact, Holding, InFlight, Kinds, MachineState, Node, NodeName, PENDING, Pause,
-    Pods, Pool, PoolKey, Provider, Readiness, RecordFact, RecordName, Scope, Tick, Timestamp, Turn, VmId,
+    Account, Address, Epoch, Fact, Holding, InFlight, Kinds, LastSteps, MachineState, Node, NodeName,
+    PENDING, Pause, Pods, Pool, PoolKey, Provider, Readiness, RecordFact, RecordName, Scope, Tick, Timestamp,
+    Turn, VmId,
 };
 
 /// Everything known at one moment.
@@ -63,6 +64,8 @@ pub struct World {
     pub stale_until: BTreeMap<Provider, Tick>,
     /// Addresses whose unfinished move an earlier leader started.
     pub inherited: BTreeSet<Address>,
+    /// The steps that this process still takes before it releases its lease. None while it continues to lead.
+    pub last_steps: Option<LastSteps>,
     /// The node that this controller runs on, if another replica can take the steps that would cut it off.
     pub own_node: Option<NodeName>,
     /// The VM of that node, if the node was deleted. The controller still runs there.
@@ -84,8 +87,14 @@ pub struct World {
     pub avoid_evictions: BTreeMap<PoolKey, Timestamp>,
     /// The contents of sets of records; unknown if absent.
     pub records: BTreeMap<RecordName, RecordFact>,
+    /// Sets of records whose next read the rate limit delays, and until when. Unlike those in `avoid_records`, these did
+    /// not fail.
+    pub record_reads_due: BTreeMap<RecordName, Timestamp>,
     /// Sets of records that could not be read or written, and their backoff.
     pub avoid_records: BTreeMap<RecordName, Pause>,
+    /// Since when the states of addresses have been unknown for the same reason. The longer, the less often the controller
+    /// lists the account.
+    pub unknown_since: BTreeMap<Address, (Timestamp, Arc<str>)>,
     /// When each published address without a matching node lost its match: see `records`.
     pub unmatched: BTreeMap<Address, Timestamp>,
     /// The owner ID in this controller's mark on records; none while it is not known yet.
@@ -407,6 +416,8 @@ impl World {
     pub fn clock_moved(&mut self, by: SignedDuration) {
         let pauses = (self.avoid_machines.values_mut())
             .chain(self.avoid_evictions.values_mut())
+            .chain(self.unknown_since.values_mut().map(|(since, _)| since))
+            .chain(self.record_reads_due.values_mut())
             .chain(self.avoid_addresses.values_mut().map(|pause| &mut pause.until))
             .chain(self.avoid_creations.values_mut().map(|pause| &mut pause.until))
             .chain(self.avoid_records.values_mut().map(|pause| &mut pause.until))

@@ -152,16 +152,21 @@ impl Evicted {
     }
 }
 
-/// The channel to the polling task of a provider. Each operation comes with the channel for its result.
+/// The channel to the polling task of a scope. Each operation comes with the channel for its result.
 type Poller = mpsc::UnboundedSender<(Operation, oneshot::Sender<Result<(), DriverError>>)>;
 
 /// The drivers, and the calls in flight.
 pub struct Executor {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
     record_drivers: BTreeMap<DnsProvider, Arc<dyn RecordDriver>>,
-    pollers: BTreeMap<Provider, Poller>,
+    /// One for each scope, so that a cloud that does not answer for one account delays no other.
+    pollers: BTreeMap<Scope, Poller>,
     gates: BTreeMap<Scope, Arc<Gate>>,
-    under_way: Tasks<Ended>,
+    /// Each task returns whether it began before [`Self::hand_over`].
+    under_way: Tasks<(bool, Ended)>,
+    is_handing_over: bool,
+    /// The number of calls in flight that began before [`Self::hand_over`].
+    earlier: usize,
     /// For evictions, and to read the UID of the namespace kube-system.
     client: Client,
     fence: Arc<Fence>,
@@ -169,33 +174,28 @@ pub struct Executor {
     pub in_flight: InFlight,
     /// How long a request without a response may still take effect.
     echo: Duration,
-    _polling: Tasks<()>,
+    polling: Tasks<()>,
 }
 
 impl Executor {
-    /// Starts the polling tasks. A request without a response may take effect for as long as `echo`.
+    /// An executor without calls in flight. A request without a response may take effect for as long as `echo`.
     pub fn new(drivers: Drivers, echo: Duration, client: Client, fence: Arc<Fence>) -> Self {
         let Drivers { addresses: drivers, records: record_drivers } = drivers;
-        let mut polling = Tasks::default();
-        let mut pollers = BTreeMap::new();
-        for (provider, driver) in &drivers {
-            let (to, from) = mpsc::unbounded_channel();
-            pollers.insert(*provider, to);
-            polling.spawn(poll(Arc::clone(driver), from));
-        }
         let under_way = Tasks::default();
         let in_flight = InFlight::default();
         Self {
             drivers,
             record_drivers,
-            pollers,
+            pollers: BTreeMap::new(),
             gates: BTreeMap::new(),
             under_way,
+            is_handing_over: false,
+            earlier: 0,
             client,
             fence,
             in_flight,
             echo,
-            _polling: polling,
+            polling: Tasks::default(),
         }
     }
 
@@ -217,17 +217,22 @@ impl Executor {
     /// Starts a step. The planner plans no step for an address or VM that is in flight.
     pub fn begin(&mut self, step: Step) {
         let provider = step.scope.provider;
-        let (Some(driver), Some(poller)) =
-            (self.drivers.get(&provider).cloned(), self.pollers.get(&provider).cloned())
-        else {
+        let Some(driver) = self.drivers.get(&provider).cloned() else {
             tracing::warn!(object = %step.pool, %provider, %step, "no credentials for this provider; step skipped");
             return;
         };
         self.in_flight.addresses.insert(step.address);
         self.in_flight.machines.extend(step.action.machine().cloned());
         let gate = Arc::clone(self.gates.entry(step.scope.clone()).or_default());
+        let polling = &mut self.polling;
+        let new_poller = || {
+            let (to, from) = mpsc::unbounded_channel();
+            polling.spawn(poll(Arc::clone(&driver), from));
+            to
+        };
+        let poller = self.pollers.entry(step.scope.clone()).or_insert_with(new_poller).clone();
         let echo = self.echo;
-        self.under_way.spawn(async move {
+        self.spawn(async move {
             let taken = take(&*driver, &gate, &poller, &step);
             let result = for_object(step.pool.clone(), taken).await;
             outlast(echo, &result).await;
@@ -238,16 +243,16 @@ impl Executor {
     /// Creates addresses, each with a separate request. The planner plans no creation while one is in flight for the
     /// pool.
     pub fn ask(&mut self, pool: &PoolKey, scope: &Scope, request: &CreateRequest, count: usize) {
-        let Some(driver) = self.drivers.get(&scope.provider) else {
+        let Some(driver) = self.drivers.get(&scope.provider).cloned() else {
             let provider = scope.provider;
             return tracing::warn!(object = %pool, %provider, "no credentials for this provider; no address created");
         };
         *self.in_flight.creations.entry(pool.clone()).or_default() += count;
         tracing::info!(object = %pool, count, "creating addresses");
         for _ in 0..count {
-            let (driver, echo) = (Arc::clone(driver), self.echo);
+            let (driver, echo) = (Arc::clone(&driver), self.echo);
             let (pool, scope, request) = (pool.clone(), scope.clone(), request.clone());
-            self.under_way.spawn(async move {
+            self.spawn(async move {
                 let created = driver.create(&scope, &request.region, request.tag.as_deref());
                 let created = with_haste(Urgency::Ordinary, created);
                 let result = for_object(pool.clone(), created).await;
@@ -261,7 +266,7 @@ impl Executor {
     pub fn evict(&mut self, pool: PoolKey, node: NodeName, pod: Evictee) {
         self.in_flight.evictions.insert(pool.clone());
         let (client, fence) = (self.client.clone(), Arc::clone(&self.fence));
-        self.under_way.spawn(async move {
+        self.spawn(async move {
             let result = evict::evict(client, fence, &pod).await;
             Ended::Eviction(Evicted { pool, node, pod, result })
         });
@@ -269,14 +274,17 @@ impl Executor {
 
     /// Reads or writes DNS records. The planner plans no step for records that are in flight.
     pub fn publish(&mut self, step: RecordStep) {
-        let what = match step.action {
-            RecordAction::Read => InFlightRecord::Read,
-            RecordAction::Write { .. } | RecordAction::Remove(_) => InFlightRecord::Write,
+        let (what, urgency) = match step.action {
+            RecordAction::Read => (InFlightRecord::Read, Urgency::Ordinary),
+            RecordAction::ReadAgain => (InFlightRecord::Read, Urgency::Refresh),
+            RecordAction::Write { .. } | RecordAction::Remove(_) => {
+                (InFlightRecord::Write, Urgency::Ordinary)
+            }
         };
         self.in_flight.records.insert(step.name.clone(), what);
         let (driver, echo) = (self.record_drivers.get(&step.name.provider).cloned(), self.echo);
-        self.under_way.spawn(async move {
-            let result = with_haste(Urgency::Ordinary, records::take(driver, &step)).await;
+        self.spawn(async move {
+            let result = with_haste(urgency, records::take(driver, &step)).await;
             if what == InFlightRecord::Write {
                 outlast(echo, &result).await;
             }
@@ -287,14 +295,15 @@ impl Executor {
     /// Reads the UID of the namespace kube-system.
     pub fn ask_cluster_id(&mut self) {
         let client = self.client.clone();
-        self.under_way.spawn(async move { Ended::ClusterId(records::cluster_id(client).await) });
+        self.spawn(async move { Ended::ClusterId(records::cluster_id(client).await) });
     }
 
     /// The next result. Waits forever if nothing is in flight.
     pub async fn ended(&mut self) -> Ended {
         loop {
             match self.under_way.next().await {
-                Some(Ok(ended)) => {
+                Some(Ok((is_earlier, ended))) => {
+                    self.earlier -= usize::from(is_earlier);
                     self.forget(&ended);
                     return ended;
                 }
@@ -324,6 +333,22 @@ impl Executor {
                 self.in_flight.creations.retain(|_, count| *count > 0);
             }
         }
+    }
+
+    fn spawn(&mut self, task: impl Future<Output = Ended> + Send + 'static) {
+        let is_earlier = !self.is_handing_over;
+        self.earlier += usize::from(is_earlier);
+        self.under_way.spawn(async move { (is_earlier, task.await) });
+    }
+
+    /// Notes that this process is about to release its lease.
+    pub fn hand_over(&mut self) {
+        self.is_handing_over = true;
+    }
+
+    /// Whether a call is in flight that began before [`Self::hand_over`].
+    pub fn has_earlier_calls(&self) -> bool {
+        self.earlier > 0
     }
 
     /// Whether nothing is in flight.
@@ -402,7 +427,7 @@ async fn take(
     )))
 }
 
-/// Polls all operations of a provider together, until each has ended. If polling one operation fails, that operation
+/// Polls all operations of a scope together, until each has ended. If polling one operation fails, that operation
 /// counts as in flight, and does not delay the others.
 async fn poll(
     driver: Arc<dyn AddressDriver>,

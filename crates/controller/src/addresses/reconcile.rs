@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::times::later;
-use plan::{Epoch, EventReason, Journal, Plan, SignedDuration, Timestamp, Verdict, VmId, Waits};
+use plan::{Epoch, EventReason, Journal, LastSteps, Plan, SignedDuration, Timestamp, Verdict, VmId, Waits};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -218,6 +218,7 @@ impl Reconciler {
         self.index.world.avoid_creations.retain(|_, pause| pause.until > now);
         self.index.world.avoid_evictions.retain(|_, until| *until > now);
         self.index.world.avoid_records.retain(|_, pause| pause.until > now);
+        self.index.world.record_reads_due.retain(|_, turn| *turn > now);
         self.machines_listed.retain(|vm, at| {
             let is_fresh = at.elapsed() <= MACHINES_AGE_MAX;
             if !is_fresh {
@@ -265,7 +266,7 @@ impl Reconciler {
         let scopes = self.index.scopes();
         let index = &mut self.index;
         let begin = |scope: &_, is_denied: bool| (index.tick(), index.named(scope, is_denied));
-        self.clouds.ask(&scopes, &after.read_again, &after.unsettled, begin);
+        self.clouds.ask(&scopes, &after.read_again, &after.listing_age_max, begin);
         let ask_again = ask_again.map(|at| later(Instant::now(), until(at, now)));
         for (key, verdicts) in &after.verdicts {
             let is_error = verdicts.iter().any(|(_, verdict)| is_error(verdict));
@@ -277,7 +278,7 @@ impl Reconciler {
         hands_over
     }
 
-    /// Plans, and stores the losses and unmatched addresses for the next plan. Every plan stores them, because every
+    /// Plans, and stores for the next plan since when holders have been lost, addresses unmatched and states unknown. Every plan stores them, because every
     /// plan may be written to a status.
     fn plan(&mut self, now: Timestamp) -> Plan {
         self.index.note_outdated();
@@ -293,6 +294,7 @@ impl Reconciler {
         }
         self.index.world.losses = plan.losses.clone();
         self.index.world.unmatched = plan.unmatched.clone();
+        self.index.world.unknown_since = plan.unknown_since.clone();
         plan
     }
 
@@ -431,12 +433,17 @@ impl Reconcile for Reconciler {
         others.into_iter().flatten().chain([self.next_plan]).min()
     }
 
-    fn report_results(&mut self) {
-        let now = self.clock.wall();
-        self.index.world.in_flight = self.executor.in_flight.clone();
-        self.reporter.catch_up(&self.index);
-        let plan = self.plan(now);
-        self.reporter.publish(&self.index, &plan, now);
+    fn wind_down(&mut self, last: LastSteps) -> bool {
+        self.executor.hand_over();
+        // Without earlier calls, the next leader can take over soon.
+        let last = if self.executor.has_earlier_calls() { last } else { LastSteps::Nothing };
+        self.index.world.last_steps = Some(last);
+        if self.executor.is_idle() {
+            self.reporter.stop_retrying();
+        }
+        // The process hands over already, so it does not matter what this returns.
+        let (Flow::Continue | Flow::HandOver) = self.reconcile();
+        true
     }
 
     fn is_idle(&self) -> bool {

@@ -468,6 +468,11 @@ impl Candidate {
         Ok(())
     }
 
+    /// Blocks all further changes. The lease stays as it is, so it has to expire.
+    pub fn close_fence(&self) {
+        self.fence.close();
+    }
+
     /// Releases the lease. The caller has no requests in flight. For a hand-over, it passes its node.
     pub async fn release(&mut self, handed_over_from: Option<&NodeName>) -> Result<()> {
         self.fence.close();

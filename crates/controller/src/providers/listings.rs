@@ -18,9 +18,6 @@ use crate::tasks::Tasks;
 /// The pause after a failed listing.
 const LISTING_RETRY: Duration = Duration::from_secs(5);
 
-/// The maximum age of the facts of a scope in which somebody else is changing something.
-const UNSETTLED_AGE_MAX: Duration = Duration::from_secs(1);
-
 /// The longest pause after a failed request, even if the cloud asks for a longer one.
 const LISTING_RETRY_MAX: Duration = Duration::from_secs(600);
 
@@ -74,22 +71,21 @@ impl Clouds {
         Self { drivers, requests: Tasks::default(), scopes: BTreeMap::new(), machines_due: BTreeMap::new() }
     }
 
-    /// Starts a listing of every scope whose facts are too old or that is in `read_again`. Facts of `unsettled` scopes,
-    /// in which somebody else is changing something, age faster. `begin` returns the number of a listing and the
+    /// Starts a listing of every scope whose facts are too old or that is in `read_again`. `overrides` has lower
+    /// maximum ages, for scopes in which something waits for a change. `begin` returns the number of a listing and the
     /// addresses that objects list. If the credentials do not allow listing, it also returns the VMs to read instead.
     pub fn ask(
         &mut self,
         wanted: &BTreeMap<Scope, Duration>,
         read_again: &BTreeSet<Scope>,
-        unsettled: &BTreeSet<Scope>,
+        overrides: &BTreeMap<Scope, Duration>,
         mut begin: impl FnMut(&Scope, bool) -> (Tick, ListRequest),
     ) {
         let now = Instant::now();
         self.scopes.retain(|scope, asked| wanted.contains_key(scope) || asked.is_in_flight);
         for (scope, age_max) in wanted {
             let asked = self.scopes.entry(scope.clone()).or_default();
-            asked.age_max =
-                if unsettled.contains(scope) { UNSETTLED_AGE_MAX.min(*age_max) } else { *age_max };
+            asked.age_max = overrides.get(scope).map_or(*age_max, |lower| (*lower).min(*age_max));
             if let (Some(answered), false) = (asked.answered, asked.is_backing_off) {
                 asked.due = asked.due.map(|due| due.min(later(answered, asked.age_max)));
             }
@@ -270,7 +266,7 @@ mod tests {
         for age_max in [Duration::MAX, Duration::from_secs(i64::MIN.unsigned_abs())] {
             let wanted = BTreeMap::from([(scope(), age_max)]);
             for _ in 0..2 {
-                clouds.ask(&wanted, &BTreeSet::new(), &BTreeSet::new(), |_, _| {
+                clouds.ask(&wanted, &BTreeSet::new(), &BTreeMap::new(), |_, _| {
                     (Tick(1), ListRequest::default())
                 });
                 clouds.note(&Response {

@@ -22,8 +22,8 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use kube::{Client, ResourceExt};
-use plan::Timestamp;
 use plan::vips::{Decision, Key, Role, Step, Verdict};
+use plan::{LastSteps, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -693,7 +693,9 @@ impl Reconcile for VipReconciler {
         retries.chain(reports).chain(claims).chain(conditions).filter(|due| *due > now).min()
     }
 
-    fn report_results(&mut self) {}
+    fn wind_down(&mut self, _last: LastSteps) -> bool {
+        false
+    }
 
     fn is_idle(&self) -> bool {
         self.tasks.is_empty()

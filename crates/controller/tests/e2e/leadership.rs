@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::DeleteParams;
 use rustix::process::Signal;
 use serde_json::Value;
 use testbed::cluster::{at_some_moment, eventually};
@@ -101,6 +104,46 @@ async fn a_leader_hands_over_within_a_second_of_sigterm() {
         "SIGTERM -> first mutation of the other replica, three times: {times:?}; failovers without it: {usual:?}"
     );
     assert!(times[1] < bound, "{times:?}, at most {bound:?}\n{}", rig.logs());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_operation_does_not_block_urgent_moves_at_hand_over() {
+    let rig = Rig::prepare().await;
+    let mut leader =
+        rig.controller("ip-address-controller-1", &[("LEASE_DURATION", "30"), ("TAKEOVER_SECONDS", "2")]);
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    rig.clouds.compute.with(|compute| compute.add_instance("us-west1-b", "edge-4"));
+    demo::edge_node("edge-4", "us-west1-b").create(&rig.client).await.unwrap();
+    let (stuck, zone) = node_of(&rig, "34.123.45.67");
+    let (other, _) = node_of(&rig, "34.123.45.68");
+    rig.clouds.compute.with(|compute| compute.operation_time = Duration::from_secs(3_600));
+    until_mutation(&rig, || _ = rig.kubectl(&["delete", "node", &stuck])).await;
+    rig.clouds.compute.with(|compute| compute.operation_time = Duration::ZERO);
+
+    leader.process.signal(Signal::TERM).unwrap();
+    let nodes: Api<Node> = Api::all(rig.client.clone());
+    nodes.delete(&other, &DeleteParams::default()).await.unwrap();
+    let is_elsewhere = async || {
+        let (now, _) = node_of(&rig, "34.123.45.68");
+        Ok(!now.is_empty() && now != other)
+    };
+    let moved = eventually("34.123.45.68 is on another node", SOON, is_elsewhere).await;
+    let took = moved.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    println!("SIGTERM with a stuck operation -> another address moved by the leader that stops: {took:?}");
+
+    assert!(!leader.process.wait(SOON).unwrap().success(), "the stuck operation may still take effect");
+    let lease = ["lease", "ip-address-controller-leader", "-n", "kube-system"];
+    let holder =
+        rig.kubectl(&[&["get"], lease.as_slice(), &["-o", "jsonpath={.spec.holderIdentity}"]].concat());
+    assert!(holder.starts_with("ip-address-controller-1"), "the lease must expire, but {holder:?} holds it");
+    let before = Some(format!("demo/{zone}/{stuck}"));
+    assert_eq!(
+        rig.holder("34.123.45.67"),
+        before,
+        "34.123.45.67 was detached, although the operation is stuck"
+    );
+    assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
 }
 
 /// The time that the condition `Stalled` with reason `HoldersLost` asks a person to confirm, if there is such a

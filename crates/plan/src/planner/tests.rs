@@ -36,7 +36,8 @@
 //! - `epoch 8` (the epoch of the journal; that of this leader is 7), `newer` (a journal that this version can't read),
 //!   `urgent` (the moves have a dead holder), `confirmed 30` (losses up to 30 seconds ago)
 //! - `onecall` (the cloud moves an address in one call), `strict` (the cloud refuses to attach an address to a VM that
-//!   holds one), `here n1` (the controller runs there)
+//!   holds one), `here n1` (the controller runs there), `last urgent`, `last attach`,
+//!   `last nothing` (the steps that it takes before it releases its lease)
 //! - `own n1` (its VM has an ephemeral address), `restore n1` (according to the journal, it had one)
 //! - `late` (the cloud may not show the changes of an earlier leader yet), `late before` (a new listing would show
 //!   them), `late once` (the last listing shows them)
@@ -61,9 +62,9 @@ use expect_test::{Expect, expect};
 
 use super::*;
 use crate::{
-    Account, Creation, DnsProvider, Doubt, Epoch, Fact, InFlightRecord, Lacking, MachineState, MayBeOn, Node,
-    Pause, Pods, PoolKey, Provider, Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet,
-    SignedDuration, Source, Turn,
+    Account, Creation, DnsProvider, Doubt, Epoch, Fact, InFlightRecord, Lacking, LastSteps, MachineState,
+    MayBeOn, Node, Pause, Pods, PoolKey, Provider, Publication, Published, Readiness, RecordFact, RecordKind,
+    RecordName, RecordSet, SignedDuration, Source, Turn,
 };
 
 fn now() -> Timestamp {
@@ -169,6 +170,9 @@ impl Sketch {
             ["late", "before"] => _ = self.world.stale_until.insert(Provider::Gcp, Tick(10)),
             ["late", "once"] => _ = self.world.stale_until.insert(Provider::Gcp, Tick(9)),
             ["strict"] => _ = self.world.refuses_occupied.insert(Provider::Gcp),
+            ["last", "urgent"] => self.world.last_steps = Some(LastSteps::Urgent),
+            ["last", "attach"] => self.world.last_steps = Some(LastSteps::Attach),
+            ["last", "nothing"] => self.world.last_steps = Some(LastSteps::Nothing),
             ["onecall"] => _ = self.world.moves_in_one_call.insert(Provider::Gcp),
             ["creates", how @ ..] => {
                 pool.creates = Some("tag".into());
@@ -637,12 +641,40 @@ fn an_address_in_an_unknown_state_blocks_every_node_that_may_hold_it() {
     check(
         "a1 unknown | a2 free | n1 | n2",
         expect![
-            "a1 is in an unknown state and is not moved: the cloud did not answer, a2 waits: each node that could take it may hold another address whose state is unknown, such as a1"
+            "a1 is in an unknown state and is not moved: the cloud did not answer; 1 other address waits until this state is known, a2 waits: each node that could take it may hold another address whose state is unknown, such as a1"
         ],
     );
     for holder in ["n1 cordoned empty holds a2", "n1 notready 500 holds a2", "n1 unmatched holds a2"] {
         assert_eq!(plan(&world(&format!("a1 unknown | {holder} | n2")), now()).to_string(), "", "{holder}");
     }
+}
+
+#[test]
+fn an_address_that_stays_unknown_is_read_less_and_less_often() {
+    let mut unknown = world("n1 | a1 unknown | a2 unknown");
+    let age_after = |world: &World, seconds| {
+        let plan = plan(world, now() + Duration::from_secs(seconds));
+        plan.listing_age_max.get(&scope()).map(Duration::as_secs)
+    };
+    assert_eq!(age_after(&unknown, 0), Some(1));
+    unknown.unknown_since = plan(&unknown, now()).unknown_since;
+    let ages = [2, 40, 3_600].map(|seconds| age_after(&unknown, seconds));
+    assert_eq!(ages, [Some(1), Some(10), Some(60)]);
+    unknown.unknown_since.remove(&address("a2"));
+    assert_eq!(age_after(&unknown, 3_600), Some(1), "a2 is newly unknown");
+    unknown.clock_moved(SignedDuration::from_secs(3_600));
+    unknown.unknown_since.insert(address("a2"), (now(), "the cloud did not answer".into()));
+    assert_eq!(age_after(&unknown, 3_600), Some(1), "a1 is newly unknown, because somebody set the clock");
+    unknown.unknown_since.insert(address("a1"), (now(), "another reason".into()));
+    assert_eq!(age_after(&unknown, 3_600), Some(1), "the reason of a1 is new");
+    let mut waiting = world("n1 | a1 unknown | a2 free");
+    waiting.unknown_since = plan(&waiting, now()).unknown_since;
+    assert_eq!(age_after(&waiting, 3_600), Some(5), "a2 waits for a1");
+    let unasked = world("n1 | a1 unknown unasked");
+    assert_eq!(plan(&unasked, now()).unknown_since, BTreeMap::new());
+    let mut moving = world("n1 | n2 | a1 unknown | a1 moves n1 -> n2");
+    moving.unknown_since = plan(&moving, now()).unknown_since;
+    assert_eq!(age_after(&moving, 3_600), Some(60), "also during a move");
 }
 
 #[test]
@@ -863,7 +895,10 @@ fn an_address_that_its_cloud_cant_attach_is_reported() {
         "it does not count for the desired number"
     );
     assert_eq!(planned.verdicts[&pool.key][0], (six, Verdict::Unsupported(crate::NO_IPV6)));
-    assert!(planned.unsettled.is_empty() && planned.read_again.is_empty(), "no listing is needed for it");
+    assert!(
+        planned.listing_age_max.is_empty() && planned.read_again.is_empty(),
+        "no listing is needed for it"
+    );
 }
 
 #[test]
@@ -1884,7 +1919,7 @@ fn once_shown(text: &str) -> Plan {
     let late = |late: &str| plan(&world(&format!("{text} | {late}")), now());
     let is_idle = |plan: &Plan| plan.steps.is_empty() && plan.creations.is_empty();
     let waits = late("late");
-    assert!(is_idle(&waits) && waits.unsettled.contains(&scope()), "{text}: {waits}");
+    assert!(is_idle(&waits) && waits.listing_age_max.contains_key(&scope()), "{text}: {waits}");
     let reads = late("late before");
     assert!(is_idle(&reads) && reads.read_again.contains(&scope()), "{text}: {reads}");
     late("late once")
@@ -2145,6 +2180,15 @@ fn the_records_of_a_dns_name_are_read_again_after_a_while() {
     let settled = "floating | publishes | n1 holds a1 | record ours a1";
     check(&format!("{settled} | record old | record reading"), expect!["a1 on n1, name contains a1"]);
     check(&format!("{settled} | record old"), expect!["read A hello.example.com at digitalocean"]);
+    let mut delayed = world(&format!("{settled} | record old"));
+    delayed.record_reads_due.insert(record(), now() + Duration::from_secs(7));
+    let delayed = plan(&delayed, now());
+    assert_eq!(
+        (delayed.to_string(), delayed.ask_again),
+        (String::new(), Some(now() + Duration::from_secs(7)))
+    );
+    let mut published = delayed.published.into_values().flatten().map(|(_, state)| state);
+    assert!(published.all(|state| matches!(state, Published::Yes(_))), "a delay forgets nothing");
     check("floating | publishes | n1 holds a1 | record busy", expect!["a1 on n1, name is being published"]);
     check(
         "floating | publishes | n1 holds a1 | record failed",
@@ -2217,6 +2261,35 @@ fn a_move_from_a_lost_holder_is_urgent() {
     assert_eq!(is_urgent("n1 notready 99 holds a1 | n2"), [true]);
     assert_eq!(is_urgent("n1 cordoned empty holds a1 | n2"), [false], "it works until it is detached");
     assert_eq!(is_urgent("n1 | a1 free"), [false], "it was never on a node");
+}
+
+#[test]
+fn before_a_hand_over_a_leader_takes_only_steps_that_can_not_wait() {
+    let takes = |text: &str, last: &str| {
+        let usual = plan(&world(text), now()).to_string();
+        assert_ne!(usual, "", "{text}");
+        let planned = plan(&world(&format!("{text} | last {last}")), now());
+        assert!(planned.to_string().is_empty() || planned.to_string() == usual, "{text}: {planned}");
+        planned.to_string() == usual
+    };
+    for (text, urgent, attach) in [
+        ("n1 notready 99 holds a1 | n2", true, false),
+        ("n1 notready 99 holds a1 | n2 | a1 moves n1 -> n2", true, false),
+        ("n1 cordoned empty | n2 | a1 moves n1 -> n2", true, true),
+        ("n1 cordoned empty | n2 | a1 free | a1 last n1", true, false),
+        ("n1 cordoned empty holds a1 | n2", false, false),
+        ("n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2", false, false),
+        ("deleted detaching | a1 left | a1 last n9 | n1 | a1 moves n9 -> -", false, false),
+        ("n1 | a1 free", false, false),
+        ("creates | desired 2 | n1 holds a1", false, false),
+        ("evicts | n1 holds a1 | n2 evictable unmatched", false, false),
+        ("floating | publishes | n1 holds a1 | record ours", false, false),
+    ] {
+        let taken = ["urgent", "attach", "nothing"].map(|last| takes(text, last));
+        assert_eq!(taken, [urgent, attach, false], "{text}");
+    }
+    let serving = plan(&world("n1 cordoned empty holds a1 | n2 | last nothing"), now());
+    assert!(serving.marks.unsure.values().flatten().any(|node| node.as_str() == "n1"), "n1 keeps its label");
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(super) async fn take(
         return Err(DriverError::Invalid(message));
     };
     let (old, new) = match action {
-        RecordAction::Read => return driver.read(name, pool).await,
+        RecordAction::Read | RecordAction::ReadAgain => return driver.read(name, pool).await,
         RecordAction::Write { old, new } => (old.clone(), new.clone()),
         RecordAction::Remove(old) => (old.clone(), RecordSet::default()),
     };

@@ -187,9 +187,10 @@ impl Reconciler {
     pub(super) fn note_recorded(&mut self, recorded: Recorded) {
         let RecordStep { pool: key, name, action } = recorded.step.clone();
         let now = self.clock.wall();
+        let is_read = matches!(action, RecordAction::Read | RecordAction::ReadAgain);
         match recorded.into_result() {
             Ok(set) => {
-                if action != RecordAction::Read {
+                if !is_read {
                     // Only a write resets the failures: the credentials may allow reads but no writes.
                     self.failed_records.succeeded(&name);
                     let values: Vec<_> = set.values.iter().map(ToString::to_string).collect();
@@ -201,6 +202,13 @@ impl Reconciler {
                     self.publish_event(&key, reason, note);
                 }
                 self.index.world.records.insert(name, RecordFact { set, as_of: now });
+            }
+            // The records stay as they were last read.
+            Err(
+                DriverError::NotSent(NotSent { wait }) | DriverError::RateLimited { retry_after: wait, .. },
+            ) if is_read && self.index.world.records.contains_key(&name) => {
+                tracing::debug!(object = %key, %name, ?wait, "DNS records not read again yet");
+                self.index.world.record_reads_due.insert(name, later(now, wait));
             }
             Err(error) => {
                 tracing::warn!(object = %key, %name, %error, "failed to read or write DNS records");
