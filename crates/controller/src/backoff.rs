@@ -30,7 +30,8 @@ pub struct Failure {
     pub count: u32,
     /// The last error.
     pub why: Arc<str>,
-    until: Instant,
+    /// The end of the pause after the last failure.
+    pub until: Instant,
 }
 
 impl<K: Ord> Backoff<K> {
@@ -101,6 +102,9 @@ impl<K: Ord> Backoff<K> {
 /// The pause after a missing permission, which only a person can grant. `--retry-seconds-max` can make it shorter.
 const DENIED_RETRY: Duration = Duration::from_secs(30);
 
+/// The longest pause after a throttled request without `Retry-After`. The rate limiter pauses for as long.
+const LIMITED_RETRY_MAX: Duration = Duration::from_secs(60);
+
 /// The shortest and longest pause before a retry.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
@@ -121,8 +125,8 @@ impl Retry {
         self.shortest.saturating_mul(1 << failures.min(16)).min(self.longest)
     }
 
-    /// The pause after this error, given the number of earlier failures. If the provider asks for a pause, this is the
-    /// provider's pause within the limits.
+    /// The pause after this error, given the number of earlier failures. If the provider asks for a longer pause, this is
+    /// the provider's pause within the limits.
     pub(crate) fn pause_after(self, error: &DriverError, failures: u32) -> Duration {
         if plan::sabotaged!(UnboundedRetry) {
             // Not zero: a call can fail before it is sent, and would then be repeated without any pause.
@@ -130,7 +134,7 @@ impl Retry {
         }
         let grows = self.grown(failures);
         let pause = match error {
-            DriverError::RateLimited { retry_after, .. } => (*retry_after).max(self.shortest),
+            DriverError::RateLimited { retry_after, .. } => (*retry_after).max(grows.min(LIMITED_RETRY_MAX)),
             DriverError::NotSent(NotSent { wait }) => (*wait).max(self.shortest),
             DriverError::Denied { .. } => grows.max(DENIED_RETRY),
             DriverError::NotFound(_)

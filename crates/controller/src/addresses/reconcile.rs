@@ -439,7 +439,7 @@ impl Reconcile for Reconciler {
         let last = if self.executor.has_earlier_calls() { last } else { LastSteps::Nothing };
         self.index.world.last_steps = Some(last);
         if self.executor.is_idle() {
-            self.reporter.stop_retrying();
+            self.reporter.write_last();
         }
         // The process hands over already, so it does not matter what this returns.
         let (Flow::Continue | Flow::HandOver) = self.reconcile();

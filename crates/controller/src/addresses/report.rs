@@ -47,6 +47,9 @@ const KEPT_FOR_JOURNALS: usize = 4;
 /// objects that it validates.
 const RETRIES_MAX: usize = 8;
 
+/// How many of [`RETRIES_MAX`] only journals may use.
+const RETRIES_OF_JOURNALS: usize = 4;
+
 /// Which writes of objects to start.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Urgency {
@@ -79,11 +82,9 @@ pub struct Reporter {
     /// The last patch of each node, until the watch shows a newer version. The reporter does not patch the same version
     /// again, unless the patch failed for another reason than a conflict.
     patched: BTreeMap<NodeName, Patched>,
-    /// For each node, marks whose removal failed, since it last accepted a patch.
-    unremovable: BTreeMap<NodeName, Vec<MarkId>>,
     /// Writes in flight whose last attempt got no response.
     retries: BTreeSet<Target>,
-    /// Whether writes without a response are not retried.
+    /// Whether the process is about to end, see [`Self::write_last`].
     is_last: bool,
     /// Writes without a response, or with a server error.
     unanswered: Backoff<Target>,
@@ -144,7 +145,6 @@ impl Reporter {
             outdated: BTreeMap::new(),
             nodes: BTreeSet::new(),
             patched: BTreeMap::new(),
-            unremovable: BTreeMap::new(),
             retries: BTreeSet::new(),
             is_last: false,
             unanswered: Backoff::new(UNANSWERED_RETRY),
@@ -184,7 +184,6 @@ impl Reporter {
         };
         self.refused.retain(is_there);
         self.unanswered.retain(is_there);
-        self.unremovable.retain(|name, _| index.nodes.contains_key(name));
         self.outdated.retain(|key, version| {
             index.objects.get(key).is_some_and(|tracked| tracked.object.version() <= *version)
         });
@@ -199,16 +198,18 @@ impl Reporter {
         self.report_refused_writes(index, now);
         self.patched.retain(|name, patched| {
             let node = index.nodes.get(name);
-            node.is_some_and(|node| node.version.as_deref() == Some(patched.version.as_str()))
+            node.is_some_and(|node| !node.is_stand_in && node.version.as_deref() == Some(&*patched.version))
         });
-        let (removing, adding): (Vec<_>, Vec<_>) =
-            nodes::differences(index, &plan.marks).into_iter().partition(Difference::removes);
+        // The next leader patches the nodes, so they don't delay the release of the lease.
+        let differences = if self.is_last { Vec::new() } else { nodes::differences(index, &plan.marks) };
+        self.forget_nodes_without(&differences);
+        let (removing, adding): (Vec<_>, Vec<_>) = differences.into_iter().partition(Difference::removes);
         let elsewhere = self.marks_still_there(&removing);
         // Only the writes that there is room for. Each response leads to another plan, which starts the next ones.
         self.write_objects(index, plan, now, Urgency::Journal);
-        self.patch_nodes(&removing, &elsewhere);
+        self.patch_nodes(removing, &elsewhere);
         self.write_objects(index, plan, now, Urgency::Ordinary);
-        self.patch_nodes(&adding, &elsewhere);
+        self.patch_nodes(adding, &elsewhere);
     }
 
     /// The marks that nodes have and should not have, and those that were added a moment ago, each with its nodes. A mark
@@ -217,14 +218,21 @@ impl Reporter {
         let mut there: BTreeMap<MarkId, BTreeSet<NodeName>> = BTreeMap::new();
         for difference in removing {
             let node = &difference.node;
+            let target = Target::Marks(node.clone());
+            let has_failed =
+                self.refused.failure(&target).is_some() || self.unanswered.failure(&target).is_some();
             let is_over = |mark: &MarkId| {
-                let patched = self.patched.get(node).filter(|patched| patched.removed.contains(mark));
-                match patched.and_then(|patched| patched.result) {
-                    Some(PatchResult::Accepted) => true,
-                    // Many nodes share a label, so a silent watch of one must not block the others.
-                    Some(PatchResult::Conflict) => matches!(mark, MarkId::Label(_)),
-                    None => self.unremovable.get(node).is_some_and(|marks| marks.contains(mark)),
-                }
+                let patched = self.patched.get(node);
+                let result = patched.and_then(|patched| patched.result);
+                has_failed
+                    || match mark {
+                        // Many nodes share a label, so a silent watch of one must not block the others.
+                        MarkId::Label(_) => result.is_some(),
+                        MarkId::Address(_) => {
+                            let is_removed = patched.is_some_and(|patched| patched.removed.contains(mark));
+                            result == Some(PatchResult::Accepted) && is_removed
+                        }
+                    }
             };
             for mark in difference.removed().into_iter().filter(|mark| !is_over(mark)) {
                 there.entry(mark).or_default().insert(node.clone());
@@ -241,7 +249,12 @@ impl Reporter {
     }
 
     /// Starts patches of nodes. A patch adds no mark that is still on another node.
-    fn patch_nodes(&mut self, differences: &[Difference], elsewhere: &BTreeMap<MarkId, BTreeSet<NodeName>>) {
+    fn patch_nodes(
+        &mut self,
+        mut differences: Vec<Difference>,
+        elsewhere: &BTreeMap<MarkId, BTreeSet<NodeName>>,
+    ) {
+        differences.sort_by_key(|difference| self.failed_at(&Target::Marks(difference.node.clone())));
         for difference in differences {
             if !self.has_room(Urgency::Ordinary) {
                 return;
@@ -254,12 +267,14 @@ impl Reporter {
                 elsewhere.get(mark).is_some_and(|nodes| nodes.iter().any(|other| other != node))
             };
             let mut added = difference.added();
-            let only_removes = added.iter().any(is_elsewhere);
+            // The apiserver may have refused the addition.
+            let was_refused = self.refused.failure(&Target::Marks(node.clone())).is_some();
+            let only_removes = added.iter().any(is_elsewhere) || (was_refused && difference.removes());
             if only_removes {
                 added.clear();
             }
             let is_empty = only_removes && !difference.removes();
-            if is_empty || !self.start(Target::Marks(node.clone()), difference.number()) {
+            if is_empty || !self.start(Target::Marks(node.clone()), difference.number(), Urgency::Ordinary) {
                 continue;
             }
             self.nodes.insert(node.clone());
@@ -277,7 +292,12 @@ impl Reporter {
 
     /// Starts writes of objects: only those that store journal entries, or all.
     fn write_objects(&mut self, index: &Index, plan: &Plan, now: Timestamp, urgency: Urgency) {
-        for (key, tracked) in &index.objects {
+        let mut objects: Vec<_> = index.objects.iter().collect();
+        objects.sort_by_cached_key(|(key, _)| {
+            let of_status = self.failed_at(&Target::Status((*key).clone()));
+            of_status.max(self.failed_at(&Target::Object((*key).clone())))
+        });
+        for (key, tracked) in objects {
             if !self.has_room(urgency) {
                 return;
             }
@@ -297,7 +317,7 @@ impl Reporter {
             let is_first = patch.as_ref().is_some_and(|patch| !patch.is_last);
             let changed = (!is_first).then(|| status::changed(index, plan, key, now)).flatten();
             if let Some(changed) = changed {
-                if !self.start(Target::Status(key.clone()), version) {
+                if !self.start(Target::Status(key.clone()), version, urgency) {
                     continue;
                 }
                 self.objects.insert(key.clone());
@@ -310,7 +330,7 @@ impl Reporter {
                     Written::Status(key, changed, written)
                 });
             } else if let Some(finalizers::ObjectPatch { patch, .. }) = patch {
-                if !self.start(Target::Object(key.clone()), version) {
+                if !self.start(Target::Object(key.clone()), version, urgency) {
                     continue;
                 }
                 self.objects.insert(key.clone());
@@ -320,8 +340,29 @@ impl Reporter {
                     let written = amend(client, present, patch).await;
                     Written::Object(key, version, written)
                 });
+            } else {
+                // The last write took effect, although its response was lost.
+                self.unanswered.succeeded(&Target::Status(key.clone()));
+                self.unanswered.succeeded(&Target::Object(key.clone()));
             }
         }
+    }
+
+    /// When the backoff of a target ends whose last write got no response. Targets with an earlier end have waited for
+    /// longer, and those without such a failure come first.
+    fn failed_at(&self, target: &Target) -> Option<Instant> {
+        self.unanswered.failure(target).map(|failure| failure.until)
+    }
+
+    /// Forgets failures of nodes that need no patch any more.
+    fn forget_nodes_without(&mut self, differences: &[Difference]) {
+        let different: BTreeSet<_> = differences.iter().map(|difference| &difference.node).collect();
+        let is_needed = |target: &Target| match target {
+            Target::Marks(node) => different.contains(node),
+            Target::Status(_) | Target::Object(_) => true,
+        };
+        self.unanswered.retain(is_needed);
+        self.refused.retain(is_needed);
     }
 
     /// Whether another write may start.
@@ -331,20 +372,25 @@ impl Reporter {
     }
 
     /// Whether a write may start now. If so, the caller starts it.
-    fn start(&mut self, target: Target, version: u64) -> bool {
+    fn start(&mut self, target: Target, version: u64, urgency: Urgency) -> bool {
         let is_refused = self.refused.waits_until(&target, version).is_some();
         let waits = (is_refused && !plan::sabotaged!(RefusedWriteRetriedAtOnce))
             || self.unanswered.waits_until(&target, ANY_VERSION).is_some();
+        if waits {
+            return false;
+        }
         let is_retry = self.unanswered.failure(&target).is_some();
-        let has_room = !is_retry || (self.retries.len() < RETRIES_MAX && !self.is_last);
-        if is_retry && has_room && !waits {
+        let kept = if urgency == Urgency::Journal { 0 } else { RETRIES_OF_JOURNALS };
+        let has_room = !is_retry || (self.retries.len() < RETRIES_MAX - kept && !self.is_last);
+        if is_retry && has_room {
             self.retries.insert(target);
         }
-        has_room && !waits
+        has_room
     }
 
-    /// Stops retrying writes that got no response: the process is about to end.
-    pub fn stop_retrying(&mut self) {
+    /// Writes only what the next leader needs: the process is about to end. Writes that got no response are not retried,
+    /// and nodes are not patched.
+    pub fn write_last(&mut self) {
         self.is_last = true;
     }
 
@@ -357,8 +403,11 @@ impl Reporter {
                 self.unanswered.succeeded(&target);
             }
             // No backoff: the watch will show the current version.
-            Some(error) if is_conflict(error) && !matches!(target, Target::Object(_)) => {}
+            Some(error) if is_conflict(error) && !matches!(target, Target::Object(_)) => {
+                self.unanswered.succeeded(&target);
+            }
             Some(error) if is_refused(error) => {
+                self.unanswered.succeeded(&target);
                 if self.refused.failed(target.clone(), version, error) == REFUSALS_REPORTED {
                     self.refusals.push((target, error.to_string()));
                 }
@@ -426,23 +475,13 @@ impl Reporter {
                         }
                         Written::Marks(name, version, result) => {
                             self.nodes.remove(name);
-                            let patched = self.patched.get_mut(name);
-                            match result {
-                                Ok(()) => {
-                                    self.unremovable.remove(name);
-                                    patched
-                                        .into_iter()
-                                        .for_each(|it| it.result = Some(PatchResult::Accepted));
-                                }
-                                Err(error) if is_conflict(error) => {
-                                    patched
-                                        .into_iter()
-                                        .for_each(|it| it.result = Some(PatchResult::Conflict));
-                                }
-                                Err(_) => {
-                                    let removed = self.patched.remove(name).map(|patched| patched.removed);
-                                    self.unremovable.extend(removed.map(|marks| (name.clone(), marks)));
-                                }
+                            let answer = match result {
+                                Ok(()) => Some(PatchResult::Accepted),
+                                Err(error) => is_conflict(error).then_some(PatchResult::Conflict),
+                            };
+                            match self.patched.get_mut(name) {
+                                Some(patched) if answer.is_some() => patched.result = answer,
+                                _ => _ = self.patched.remove(name),
                             }
                             self.note(Target::Marks(name.clone()), *version, result.as_ref().err());
                         }

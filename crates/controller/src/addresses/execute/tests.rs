@@ -191,18 +191,39 @@ async fn an_operation_that_can_not_be_polled_delays_no_other() {
     assert!(looks.iter().all(is_early), "there is nothing left to poll");
 }
 
-#[tokio::test(start_paused = true)]
-async fn polls_without_an_answer_delay_no_other_account() {
+fn executor() -> Executor {
     let nowhere = tower::service_fn(|_: http::Request<Body>| {
         std::future::pending::<Result<http::Response<Body>, BoxError>>()
     });
     let drivers = Drivers { addresses: [(Provider::Gcp, Cloud::new() as _)].into(), ..Drivers::default() };
     let fence = Fence::new(Arc::new(SystemClock));
-    let mut executor =
-        Executor::new(drivers, Duration::from_secs(30), Client::new(nowhere, "default"), fence);
+    Executor::new(drivers, Duration::from_secs(30), Client::new(nowhere, "default"), fence)
+}
+
+#[tokio::test(start_paused = true)]
+async fn polls_without_an_answer_delay_no_other_account() {
+    let mut executor = executor();
     let silent = Scope { account: "silent".into(), ..scope() };
     executor.begin(Step { scope: silent, ..step(1) });
     executor.begin(step(2));
     let Ended::Step(outcome) = executor.ended().await else { panic!("only steps were begun") };
     assert_eq!((outcome.step.scope, outcome.result.is_ok()), (scope(), true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_knows_which_calls_began_before_it() {
+    for later in [step(2), Step { scope: Scope { account: "silent".into(), ..scope() }, ..step(2) }] {
+        let mut executor = executor();
+        executor.begin(step(1));
+        executor.hand_over();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        executor.begin(later);
+        assert!(executor.has_earlier_calls());
+        executor.ended().await;
+        assert!(!executor.has_earlier_calls() && !executor.is_idle(), "the later call is in flight");
+    }
+    let mut executor = executor();
+    executor.hand_over();
+    executor.begin(step(1));
+    assert!(!executor.has_earlier_calls() && !executor.is_idle());
 }

@@ -22,7 +22,8 @@ const ANNOTATION: &str = "flipop.digitalocean.com/ipv4-reserved-ip";
 /// The requests so far, each as the last part of its path and its body.
 type Requests = Arc<Mutex<Vec<(String, String)>>>;
 
-/// A reporter whose requests get the answer that this function returns for their path. With `None` they get none.
+/// A reporter whose requests get the answer that this function returns for their path. With `None` they get none, and a
+/// gateway timeout takes three seconds.
 fn reporter(answer: impl Fn(&str) -> Option<StatusCode> + Send + 'static) -> (Reporter, Requests) {
     let requests = Requests::default();
     let seen = Arc::clone(&requests);
@@ -37,6 +38,9 @@ fn reporter(answer: impl Fn(&str) -> Option<StatusCode> + Send + 'static) -> (Re
                 seen.lock().unwrap().push((name, String::from_utf8_lossy(&body).into_owned()));
             }
             let Some(code) = code else { return std::future::pending().await };
+            if code == StatusCode::GATEWAY_TIMEOUT {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+            }
             let body = match code.is_success() {
                 true => json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}),
                 false => {
@@ -235,4 +239,31 @@ async fn writes_that_get_no_answer_leave_room_for_others() {
     }
     let written: BTreeSet<_> = requests.lock().unwrap().iter().map(|(name, _)| name.clone()).collect();
     assert_eq!(written.len(), 60, "the last twenty nodes were patched");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_gets_its_turn_although_many_writes_hang() {
+    let names: Vec<_> = (0..20).map(|number| format!("h{number:02}")).chain(["z".to_owned()]).collect();
+    let index = index(&names.iter().map(|name| (name.as_str(), Some("203.0.113.7"))).collect::<Vec<_>>());
+    let (mut reporter, requests) = reporter(|_| Some(StatusCode::GATEWAY_TIMEOUT));
+    for _ in 0..60 {
+        publish(&mut reporter, &requests, &index, &plan_with(&[])).await;
+        while let Ok(_written) = tokio::time::timeout(Duration::from_millis(1), reporter.written()).await {}
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let tries = requests.lock().unwrap().iter().filter(|(name, _)| name == "z").count();
+    assert!(tries > 2, "{tries} tries of the last node in a minute");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_is_about_to_end_patches_no_node_and_retries_nothing() {
+    let mut index = index(&[("n1", Some("203.0.113.7"))]);
+    let mut plan = plan_with(&[]);
+    allocation(&mut index, &mut plan, "edge", false);
+    let (mut reporter, requests) = reporter(|_| Some(StatusCode::SERVICE_UNAVAILABLE));
+    reporter.write_last();
+    assert_eq!(publish(&mut reporter, &requests, &index, &plan).await, ["edge"]);
+    reporter.written().await;
+    tokio::time::advance(Duration::from_secs(5)).await;
+    assert_eq!(publish(&mut reporter, &requests, &index, &plan).await, ["edge"], "no retry");
 }
