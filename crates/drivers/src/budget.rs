@@ -10,7 +10,8 @@
 //!   of drained nodes;
 //! - in each bucket, for steps that have begun, so that a step that has read can also write;
 //! - in each window, for attaching addresses that were just detached;
-//! - half of each limit, for everything except reading again what is known.
+//! - three quarters of each limit, for everything except reading again what is known. Such a read may need a second
+//!   request, so all of them together use at most half.
 //!
 //! Some providers count the requests of each project or subscription on its own. Then each has its own budget.
 //!
@@ -33,7 +34,7 @@ use tokio::time::Instant;
 use tower::{Service, ServiceExt};
 
 use crate::NotSent;
-use crate::http::{HttpService, retry_after};
+use crate::http::{HttpService, is_read, retry_after};
 use crate::times::later;
 
 /// A rate limit on one kind of requests.
@@ -82,12 +83,12 @@ const RANKS: usize = 6;
 
 /// The percentage of a bucket that a request must leave for more urgent requests, by rank. Rank 0 is the most
 /// urgent.
-const LEAVES_OF_BUCKET: [usize; RANKS] = [0, 3, 8, 13, 13, 50];
+const LEAVES_OF_BUCKET: [usize; RANKS] = [0, 3, 8, 13, 13, 75];
 
 /// The percentage of a window that a request must leave for more urgent requests, by rank. It is smaller than
 /// for buckets, because an unused part of a window is lost. The last value but one keeps room for addresses that are
 /// detached: each needs a read and a write, and would otherwise be on no VM until the next window.
-const LEAVES_OF_WINDOW: [usize; RANKS] = [0, 0, 5, 5, 14, 50];
+const LEAVES_OF_WINDOW: [usize; RANKS] = [0, 0, 5, 5, 14, 75];
 
 /// The first pause after a throttled request without `Retry-After`. Each further one doubles it.
 pub(crate) const BACKOFF_MIN: Duration = Duration::from_secs(1);
@@ -237,25 +238,29 @@ struct Budget {
 struct Sent {
     budget: Budget,
     at: Instant,
+    kind: usize,
     /// The indexes of the limits that count it.
     counted: Vec<usize>,
 }
 
 impl Sent {
-    /// Stops all requests under the same limits for as long as the provider asked, or with exponential backoff. Our own
-    /// count allowed the request, so another client probably uses the same account.
+    /// Stops all requests under the same limits for as long as the provider asked. Without `Retry-After`, stops those of
+    /// the same kind with exponential backoff. Our own count allowed the request, so another client probably uses the same
+    /// account.
     fn was_throttled(&self, asked: Option<Duration>) {
         let (mut limits, now) = (self.budget.limits(), Instant::now());
+        let asked = asked.filter(|asked| !asked.is_zero());
         for at in &self.counted {
-            let kept = &mut limits[*at];
-            let is_new = kept.is_new(self.at);
-            if asked.is_none() && !is_new {
-                continue;
+            let throttles = &mut limits[*at].throttles;
+            if let Some(asked) = asked {
+                throttles.iter_mut().for_each(|throttle| throttle.pause(now, asked));
             }
-            let backoff = BACKOFF_MIN.saturating_mul(1 << kept.throttled.min(16));
-            kept.throttled = kept.throttled.saturating_add(u32::from(is_new));
-            let until = later(now, asked.unwrap_or(backoff).min(PAUSE_MAX));
-            kept.paused = kept.paused.max(Some((until, now)));
+            let throttle = &mut throttles[self.kind];
+            let is_new = throttle.is_new(self.at);
+            if asked.is_none() && is_new {
+                throttle.pause(now, BACKOFF_MIN.saturating_mul(1 << throttle.count.min(16)));
+            }
+            throttle.count = throttle.count.saturating_add(u32::from(is_new));
         }
     }
 
@@ -263,12 +268,42 @@ impl Sent {
     fn was_accepted(&self) {
         let mut limits = self.budget.limits();
         for at in &self.counted {
-            let kept = &mut limits[*at];
-            if kept.is_new(self.at) {
-                kept.throttled = 0;
+            let throttle = &mut limits[*at].throttles[self.kind];
+            if throttle.is_new(self.at) {
+                throttle.count = 0;
             }
         }
     }
+}
+
+/// What a limit knows about throttled requests of one kind.
+#[derive(Clone, Copy, Default)]
+struct Throttle {
+    /// The end of the last pause, and its beginning.
+    paused: Option<(Instant, Instant)>,
+    /// The number of throttled requests since the last one that was accepted. Those of one burst count once.
+    count: u32,
+}
+
+impl Throttle {
+    fn pause(&mut self, now: Instant, lasts: Duration) {
+        self.paused = self.paused.max(Some((later(now, lasts.min(PAUSE_MAX)), now)));
+    }
+
+    fn ends(&self) -> Option<Instant> {
+        self.paused.map(|(until, _)| until)
+    }
+
+    /// Whether the response to a request that was sent at this time says more than the last throttled one. A request that
+    /// was sent before the last pause does not.
+    fn is_new(&self, sent_at: Instant) -> bool {
+        self.paused.is_none_or(|(_, began)| sent_at > began)
+    }
+}
+
+/// The kind of a request: a provider may count changes and reads separately.
+fn kind(request: &Request<Bytes>) -> usize {
+    usize::from(is_read(request))
 }
 
 impl Drop for Sent {
@@ -282,10 +317,8 @@ impl Drop for Sent {
 struct Kept {
     counts: fn(&Request<Bytes>) -> bool,
     used: Used,
-    /// The end of the last pause after a throttled request, and its beginning.
-    paused: Option<(Instant, Instant)>,
-    /// The number of throttled requests since the last one that was accepted. Those of one burst count once.
-    throttled: u32,
+    /// For each kind of request, see [`kind`].
+    throttles: [Throttle; 2],
     /// The turns of requests that wait or that will come back at their turn, by rank.
     promised: [Vec<Instant>; RANKS],
 }
@@ -311,7 +344,7 @@ impl Budget {
                     Used::Bucket { burst, interval, full_at: Instant::now(), in_flight: 0 }
                 }
             };
-            Kept { counts: *counts, used, paused: None, throttled: 0, promised: Default::default() }
+            Kept { counts: *counts, used, throttles: Default::default(), promised: Default::default() }
         });
         Self { limits: Arc::new(Mutex::new(kept.collect())) }
     }
@@ -322,7 +355,9 @@ impl Budget {
         limits.iter_mut().for_each(|kept| kept.used.forget_before(now));
         limits.iter().any(|kept| {
             let has_promised = kept.promised.iter().flatten().any(|turn| *turn > now);
-            has_promised || kept.paused.is_some_and(|(until, _)| until > now) || kept.used.counts_any(now)
+            let is_paused =
+                kept.throttles.iter().any(|throttle| throttle.ends().is_some_and(|ends| ends > now));
+            has_promised || is_paused || kept.used.counts_any(now)
         })
     }
 
@@ -358,11 +393,11 @@ impl Budget {
         let mut limits = self.limits();
         let counted: Vec<_> = (0..limits.len()).filter(|at| (limits[*at].counts)(request)).collect();
         counted.iter().for_each(|at| limits[*at].used.forget_before(now));
-        match counted.iter().filter_map(|at| limits[*at].turn(0, priority, now)).max() {
+        match counted.iter().filter_map(|at| limits[*at].turn(0, priority, kind(request), now)).max() {
             Some(wait) => Err(wait),
             None => {
                 counted.iter().for_each(|at| limits[*at].used.count());
-                Ok(Sent { budget: self.clone(), at: now, counted })
+                Ok(Sent { budget: self.clone(), at: now, kind: kind(request), counted })
             }
         }
     }
@@ -373,7 +408,7 @@ impl Budget {
         let turns = limits.iter_mut().filter(|kept| (kept.counts)(request)).map(|kept| {
             kept.promised.iter_mut().for_each(|promised| promised.retain(|at| *at > now));
             let ahead = kept.promised[..=priority.rank()].iter().map(Vec::len).sum();
-            let turn = kept.turn(ahead, priority, now).unwrap_or(now);
+            let turn = kept.turn(ahead, priority, kind(request), now).unwrap_or(now);
             kept.promised[priority.rank()].push(turn);
             turn
         });
@@ -382,16 +417,10 @@ impl Budget {
 }
 
 impl Kept {
-    /// When one more request may be sent behind `waiting` others. `None` means now.
-    fn turn(&self, waiting: usize, priority: Priority, now: Instant) -> Option<Instant> {
-        let paused = self.paused.map(|(until, _)| until).filter(|until| *until > now);
-        self.used.turn(waiting, priority, now).max(paused)
-    }
-
-    /// Whether the response to a request that was sent at this time says more than the last throttled one. A request that
-    /// was sent before the last pause does not.
-    fn is_new(&self, sent_at: Instant) -> bool {
-        self.paused.is_none_or(|(_, began)| sent_at > began)
+    /// When one more request of a kind may be sent behind `waiting` others. `None` means now.
+    fn turn(&self, waiting: usize, priority: Priority, kind: usize, now: Instant) -> Option<Instant> {
+        let pause_ends = self.throttles[kind].ends().filter(|ends| *ends > now);
+        self.used.turn(waiting, priority, now).max(pause_ends)
     }
 }
 

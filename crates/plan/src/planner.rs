@@ -738,28 +738,25 @@ impl<'a> Planner<'a> {
     /// Adds to the verdict of an address in an unknown state how many addresses wait for this state. It does not list
     /// them, because they may belong to other tenants.
     fn count_addresses_that_wait_for_unknown_ones(&mut self) {
-        let mut waiting: BTreeMap<Address, usize> = BTreeMap::new();
-        for (_, verdict) in self.plan.verdicts.values().flatten() {
-            if let Verdict::Waits(Waits::ForStateOf(unknown)) = verdict {
-                *waiting.entry(*unknown).or_default() += 1;
+        let (mut waiting, mut scopes) = (BTreeMap::<Address, usize>::new(), BTreeSet::new());
+        for (key, verdicts) in &self.plan.verdicts {
+            for (_, verdict) in verdicts {
+                if let Verdict::Waits(Waits::ForStateOf(unknown)) = verdict {
+                    *waiting.entry(*unknown).or_default() += 1;
+                    scopes.extend(self.world.pool(key).map(|pool| pool.scope.clone()));
+                }
             }
         }
         if waiting.is_empty() {
             return;
         }
-        let mut scopes = BTreeSet::new();
-        for (key, verdicts) in &mut self.plan.verdicts {
-            for (address, verdict) in verdicts {
-                let (Verdict::Unknown(why), Some(count)) = (&mut *verdict, waiting.get(address)) else {
-                    continue;
-                };
-                let others = if *count == 1 {
-                    "1 other address waits"
-                } else {
-                    &format!("{count} other addresses wait")
+        for (address, verdict) in self.plan.verdicts.values_mut().flatten() {
+            if let (Verdict::Unknown(why), Some(count)) = (&mut *verdict, waiting.get(address)) {
+                let others = match count {
+                    1 => "1 other address waits",
+                    _ => &format!("{count} other addresses wait"),
                 };
                 *why = format!("{why}; {others} until this state is known").into();
-                scopes.extend(self.world.pool(key).map(|pool| pool.scope.clone()));
             }
         }
         scopes.iter().for_each(|scope| self.read_again_within(scope, WAITED_FOR_AGE_MAX));

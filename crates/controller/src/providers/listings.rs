@@ -18,6 +18,9 @@ use crate::tasks::Tasks;
 /// The pause after a failed listing.
 const LISTING_RETRY: Duration = Duration::from_secs(5);
 
+/// The shortest pause after a throttled request.
+const LIMITED_RETRY: Duration = Duration::from_secs(1);
+
 /// The longest pause after a failed request, even if the cloud asks for a longer one.
 const LISTING_RETRY_MAX: Duration = Duration::from_secs(600);
 
@@ -201,7 +204,7 @@ impl Clouds {
 fn pause_after(error: &DriverError) -> Duration {
     match error {
         DriverError::RateLimited { retry_after: wait, .. } | DriverError::NotSent(NotSent { wait }) => {
-            (*wait).min(LISTING_RETRY_MAX)
+            (*wait).clamp(LIMITED_RETRY, LISTING_RETRY_MAX)
         }
         _ => LISTING_RETRY,
     }

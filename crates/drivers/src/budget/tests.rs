@@ -125,13 +125,13 @@ async fn each_project_has_its_own_limits_and_pauses() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refresh_is_never_queued() {
-    let budget = per_minute(4);
+    let budget = per_minute(8);
     let refresh = Priority { urgency: Urgency::Refresh, has_begun: false };
     let began = Instant::now();
     for expected in [true, true, false, false] {
         assert_eq!(budget.take(&request("GET"), refresh).await.is_ok(), expected);
     }
-    assert!(budget.take(&request("PUT"), ORDINARY).await.is_ok(), "half of the limit is left");
+    assert!(budget.take(&request("PUT"), ORDINARY).await.is_ok(), "most of the limit is left");
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
@@ -155,6 +155,21 @@ async fn without_retry_after_throttled_requests_back_off_exponentially() {
         pauses.push(began.elapsed().as_secs());
     }
     assert_eq!(pauses, [0, 1, 2, 4, 0, 1], "403 for a missing permission is no rate limit");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_that_are_accepted_do_not_end_the_backoff_of_changes() {
+    let budget = per_minute(1_000);
+    let take = |method: &str| budget.try_take(&request(method), URGENT, Instant::now());
+    for seconds in [1, 2, 4] {
+        take("POST").ok().unwrap().was_throttled(Some(Duration::ZERO));
+        assert_eq!(take("POST").err().map(|at| at - Instant::now()), Some(Duration::from_secs(seconds)));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        take("GET").ok().unwrap().was_accepted();
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+    take("POST").ok().unwrap().was_throttled(Some(Duration::from_secs(7)));
+    assert_eq!(take("GET").err().map(|at| at - Instant::now()), Some(Duration::from_secs(7)), "Retry-After");
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,8 +260,8 @@ async fn a_limit_does_not_delay_requests_that_it_does_not_count() {
 
 #[tokio::test(start_paused = true)]
 async fn parts_of_each_limit_are_reserved_by_rank() {
-    let window = (per_minute(100), [50, 36, 9, 0, 5, 0]);
-    let bucket = (budget(Limit::bucket(|_| true, 100, 1)), [50, 37, 0, 5, 5, 3]);
+    let window = (per_minute(100), [25, 61, 9, 0, 5, 0]);
+    let bucket = (budget(Limit::bucket(|_| true, 100, 1)), [25, 62, 0, 5, 5, 3]);
     for (budget, expected) in [window, bucket] {
         let first = |priority| Priority { has_begun: false, ..priority };
         let detaching = Priority { urgency: Urgency::Detaching, has_begun: false };

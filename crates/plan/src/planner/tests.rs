@@ -670,6 +670,9 @@ fn an_address_that_stays_unknown_is_read_less_and_less_often() {
     let mut waiting = world("n1 | a1 unknown | a2 free");
     waiting.unknown_since = plan(&waiting, now()).unknown_since;
     assert_eq!(age_after(&waiting, 3_600), Some(5), "a2 waits for a1");
+    let mut spare = world("desired 1 | a1 free | a2 unknown | n1");
+    spare.unknown_since = plan(&spare, now()).unknown_since;
+    assert_eq!(age_after(&spare, 3_600), Some(5), "a1 waits for a2, which is beyond the desired number");
     let unasked = world("n1 | a1 unknown unasked");
     assert_eq!(plan(&unasked, now()).unknown_since, BTreeMap::new());
     let mut moving = world("n1 | n2 | a1 unknown | a1 moves n1 -> n2");

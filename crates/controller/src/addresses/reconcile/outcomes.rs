@@ -208,6 +208,7 @@ impl Reconciler {
                 DriverError::NotSent(NotSent { wait }) | DriverError::RateLimited { retry_after: wait, .. },
             ) if is_read && self.index.world.records.contains_key(&name) => {
                 tracing::debug!(object = %key, %name, ?wait, "DNS records not read again yet");
+                let wait = wait.clamp(self.retry.shortest, self.retry.longest);
                 self.index.world.record_reads_due.insert(name, later(now, wait));
             }
             Err(error) => {
@@ -335,7 +336,7 @@ mod tests {
             retry_after: Duration::from_secs(seconds),
             message: "too many".into(),
         };
-        assert_eq!(pauses(&set, &limited(0)), [3; 5]);
+        assert_eq!(pauses(&set, &limited(0)), [3, 6, 12, 20, 20]);
         assert_eq!(pauses(&set, &limited(60)), [20; 5]);
         let vips = Retry { shortest: SECOND, longest: 300 * SECOND }.at_most(30 * SECOND);
         let grown: Vec<_> = (0..7).map(|failures| vips.grown(failures).as_secs()).collect();

@@ -102,7 +102,8 @@ impl Reconciler {
         let mut names = plan.published.values().flatten().map(|(name, _)| name).peekable();
         let world = &mut self.index.world;
         let is_due = self.cluster_due.is_some_and(|due| due <= Instant::now());
-        if world.dns_owner.is_none() && names.peek().is_some() && is_due {
+        let is_needed = world.dns_owner.is_none() && world.last_steps.is_none();
+        if is_needed && names.peek().is_some() && is_due {
             self.cluster_due = None;
             self.executor.ask_cluster_id();
         }
