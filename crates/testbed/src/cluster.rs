@@ -125,16 +125,16 @@ impl ControlPlane {
 
     /// Creates a Lease that a leader has released. The first controller then leads at once and does not wait for
     /// expiry.
-    pub fn install_released_lease(&self) -> Result<()> {
-        self.apply(
+    pub fn install_released_lease(&self, namespace: &str, name: &str) -> Result<()> {
+        self.apply(&format!(
             "apiVersion: coordination.k8s.io/v1
 kind: Lease
 metadata:
-  name: ip-address-controller-leader
-  namespace: kube-system
-  annotations: {netinfra.darkbrains.com/epoch: '1', netinfra.darkbrains.com/released: '0'}
+  name: {name}
+  namespace: {namespace}
+  annotations: {{netinfra.darkbrains.com/epoch: '1', netinfra.darkbrains.com/released: '0'}}
 ",
-        )
+        ))
     }
 
     /// Runs `kubectl apply -f -` with this text. The error is kubectl's output.

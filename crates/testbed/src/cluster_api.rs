@@ -37,7 +37,7 @@ const KINDS_INSTALLED: [&str; 3] =
     ["CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
 
 /// How long to wait until the apiserver serves a kind, and until Cluster API has processed a ClusterClass.
-const SERVED_WITHIN: Duration = Duration::from_secs(30);
+const SERVED_WITHIN: Duration = Duration::from_secs(180);
 
 const CORE: Manager = Manager {
     module: "cluster-api",

@@ -177,7 +177,7 @@ async fn serve(home: &Home) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let control_plane = ControlPlane::start(Options::everything()).await?;
     control_plane.install_crds().await?;
-    control_plane.install_released_lease()?;
+    control_plane.install_released_lease("kube-system", "ip-address-controller-leader")?;
     let client = control_plane.client().await?;
     for demo in testbed::demo::nodes() {
         demo.create(&client).await?;

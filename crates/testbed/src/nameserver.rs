@@ -24,7 +24,7 @@ use crate::tools;
 const READY_SECONDS_MAX: u64 = 20;
 
 /// How long a query waits for its response.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 const POLL_EVERY: Duration = Duration::from_millis(20);
 

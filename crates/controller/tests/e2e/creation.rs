@@ -194,20 +194,18 @@ async fn eight_kills_while_creating_twenty_addresses_leak_none() {
         cloud.with(|account| account.add_reserved_ip(&stranger, "nyc3"));
         foreign.insert(stranger);
         // Kill it at a different moment each time, after it has begun to create or when it has nothing left to do.
-        let begun = eventually("a creation has begun", SOON, async || {
-            Ok(in_account(&rig).len() > before + 1 || listed(&rig).len() == 20)
-        });
+        let has_begun = || in_account(&rig).len() > before + 1 || listed(&rig).len() == 20;
+        let begun = rig.with_restarts(&mut doomed, &environment, has_begun);
         begun.await.unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
         tokio::time::sleep(Duration::from_millis(u64::from(kill) * 7)).await;
-        doomed.process.signal(Signal::KILL).unwrap();
+        _ = doomed.process.signal(Signal::KILL);
         doomed.process.wait(SOON).unwrap();
     }
-    let _survivor = rig.controller("ip-address-controller", &SUCCESSOR);
-    eventually("the spec lists all addresses", SOON, async || {
-        Ok(listed(&rig).len() == 20 && rig.get(POOL)["status"]["moves"].is_null())
-    })
-    .await
-    .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
+    let mut survivor = rig.controller("ip-address-controller", &SUCCESSOR);
+    let are_listed = || listed(&rig).len() == 20 && rig.get(POOL)["status"]["moves"].is_null();
+    rig.with_restarts(&mut survivor, &SUCCESSOR, are_listed)
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
     let ours: BTreeSet<_> = listed(&rig).into_iter().collect();
     let made = &in_account(&rig) - &foreign;
     println!("killed 8 times: {} created, {} leaked", made.len(), (&made - &ours).len());
@@ -253,15 +251,15 @@ async fn addresses_removed_from_the_spec_are_reported_and_not_replaced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_access_to_projects_no_address_is_created() {
     let rig = Rig::prepare().await;
-    let short = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1")];
-    let first = rig.controller("ip-address-controller", &short);
+    let mut first = rig.controller("ip-address-controller", &[]);
     rig.control_plane.apply(&pool(2, "nobody=has-this", "")).unwrap();
     eventually("the spec lists both addresses and no move is open", SOON, async || {
         Ok(listed(&rig).len() == 2 && rig.get(POOL)["status"]["moves"].is_null())
     })
     .await
     .unwrap();
-    drop(first);
+    first.process.signal(Signal::TERM).unwrap();
+    first.process.wait(SOON).unwrap();
     let bought = in_account(&rig);
     let tag = format!("ip-address-controller-{}", rig.get(POOL)["metadata"]["uid"].as_str().unwrap());
     assert_eq!(rig.get(POOL)["status"]["creationTag"], tag.as_str());
@@ -270,7 +268,7 @@ async fn without_access_to_projects_no_address_is_created() {
     let forbidden = Fault::Refuse(Refusal::Forbidden("this token may not use projects".into()));
     rig.clouds.digitalocean.inject(Rule { times: usize::MAX, ..Rule::next("projects.list", forbidden) });
     rig.kubectl(&["patch", POOL, "--type=merge", "-p", "{\"spec\":{\"ips\":null}}"]);
-    let _second = rig.controller("ip-address-controller", &SUCCESSOR);
+    let _second = rig.controller("ip-address-controller", &[]);
     eventually("the condition Stalled is true", SOON, async || Ok(stalled(&rig).is_some()))
         .await
         .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));

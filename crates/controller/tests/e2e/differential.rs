@@ -29,7 +29,10 @@ use crate::side::{Implementation, Side, ZONE, annotation};
 /// Both controllers are settled if nothing has changed for this long. FLIPOP polls an action once a second.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// How long the test waits at most for both to settle: the machine may be slow.
+/// How long the test waits at most until both agree: the machine may be slow.
+const AGREED_WITHIN: Duration = Duration::from_secs(180);
+
+/// How long the test waits at most for both to settle if they need not agree. Some never become quiet.
 const SETTLED_WITHIN: Duration = Duration::from_secs(15);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -306,7 +309,8 @@ async fn settled(flipop: &mut Stage<'_>, ours: &mut Stage<'_>, outcome: Outcome)
             .any(|snapshot| snapshot.addresses.values().any(|story| story.contains("in-progress")));
         let is_quiet = since.elapsed() >= QUIET && !is_busy;
         let is_as_listed = outcome != Outcome::Same || flipop.stories(&last.0) == ours.stories(&last.1);
-        if (is_quiet && is_as_listed) || began.elapsed() > SETTLED_WITHIN {
+        let longest = if outcome == Outcome::Same { AGREED_WITHIN } else { SETTLED_WITHIN };
+        if (is_quiet && is_as_listed) || began.elapsed() > longest {
             break;
         }
         tokio::time::sleep(POLL_INTERVAL).await;

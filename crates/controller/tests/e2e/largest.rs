@@ -86,7 +86,7 @@ impl Measured {
     async fn restart(&mut self) {
         self.controller.signal(Signal::KILL).unwrap();
         self.controller.wait(Duration::from_secs(10)).unwrap();
-        self.control_plane.install_released_lease().unwrap();
+        self.control_plane.install_released_lease("kube-system", "ip-address-controller-leader").unwrap();
         (self.controller, self.metrics_port) = start(&self.control_plane, &self.clouds.1.environment());
         self.until_ready().await;
     }

@@ -25,12 +25,12 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts a server that scrapes these ports every second.
+    /// Starts a server that scrapes these ports every five seconds.
     fn start(rig: &Rig, targets: &[u16]) -> Self {
         let folder = rig.control_plane.folder();
         let targets: Vec<_> = targets.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let config = json!({
-            "global": {"scrape_interval": "1s"},
+            "global": {"scrape_interval": "5s"},
             "scrape_configs": [{"job_name": "controller", "static_configs": [{"targets": targets}]}],
         });
         std::fs::write(folder.join("prometheus.yaml"), config.to_string()).unwrap();
@@ -160,14 +160,21 @@ async fn n14_n15_every_documented_and_dashboard_query_finds_data() {
     let used = || holders().into_iter().find(has_pods);
     eventually("pods run on a node with an address", LATER, async || Ok(used().is_some())).await.unwrap();
     rig.kubectl(&["cordon", &used().unwrap()]);
-    tokio::time::sleep(Duration::from_secs(8)).await;
 
     let (mut empty, mut wrong, mut drawn) = (Vec::new(), Vec::new(), Vec::new());
     for (title, query) in dashboard_queries().into_iter().chain(documented_queries()) {
         assert!(!query.contains("vector("), "{title} would hide an empty result: {query}");
-        match prometheus.ask(&query).await {
+        let may_be_empty = MAY_BE_EMPTY.iter().any(|part| query.contains(part));
+        // A scrape on a busy machine may fail, and then all its series have no value until the next one.
+        let mut answer = Ok(Vec::new());
+        let has_answer = async || {
+            answer = prometheus.ask(&query).await;
+            Ok(may_be_empty || answer.as_ref().is_ok_and(|found| !found.is_empty()))
+        };
+        _ = eventually("the query has a result", LATER, has_answer).await;
+        match answer {
             Err(error) => wrong.push(format!("{title}: {query}: {error}")),
-            Ok(found) if found.is_empty() && !MAY_BE_EMPTY.iter().any(|part| query.contains(part)) => {
+            Ok(found) if found.is_empty() && !may_be_empty => {
                 empty.push(format!("{title}: {query}"));
             }
             Ok(found) => drawn.push((title, query, found.len())),

@@ -111,7 +111,7 @@ fn rendered(values: &str) -> String {
 async fn n10_n17_n18_plain_manifests_and_documented_commands_work() {
     let control_plane = cluster().await;
     // No container runs, so nothing creates the Lease. Install one as a former leader leaves it.
-    control_plane.install_released_lease().unwrap();
+    control_plane.install_released_lease("kube-system", "ip-address-controller-leader").unwrap();
     output_of(control_plane.kubectl().args([
         "config",
         "set-context",

@@ -75,6 +75,7 @@ async fn f11_f12_status_and_metrics_of_a_pool_match_those_of_flipop() {
         ],
     )
     .await;
+    rig.without_finalizer(POOL).await;
     let version = || rig.get(POOL)["metadata"]["resourceVersion"].clone();
     let before = version();
     tokio::time::sleep(Duration::from_secs(3)).await;

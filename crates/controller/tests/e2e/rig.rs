@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kube::Client;
 use rustix::process::Signal;
 use serde_json::Value;
-use testbed::cluster::{eventually, pause_after};
+use testbed::cluster::{at_some_moment, eventually, pause_after};
 use testbed::control_plane::{ControlPlane, Options, free_ports};
 use testbed::demo::{self, Clouds, Servers};
 use testbed::objects::Objects;
@@ -85,6 +85,14 @@ impl Rig {
         for node in demo::nodes() {
             node.create(&rig.client).await.unwrap();
         }
+        // Otherwise the node that becomes Ready first gets the first address.
+        let count = demo::nodes().len();
+        eventually("all nodes are Ready", SOON, async || {
+            let nodes = rig.kubectl(&["get", "nodes", "--no-headers"]);
+            Ok(nodes.lines().filter(|line| line.contains(" Ready ")).count() == count)
+        })
+        .await
+        .unwrap();
         rig
     }
 
@@ -94,7 +102,7 @@ impl Rig {
             let control_plane = ControlPlane::start(options).await?;
             control_plane.install_crds().await?;
             control_plane.apply(&read("k8s/rbac.yaml"))?;
-            control_plane.install_released_lease()?;
+            control_plane.install_released_lease("kube-system", "ip-address-controller-leader")?;
             Ok(control_plane)
         };
         let control_plane = SPARES.acquire(options, start).await.unwrap();
@@ -159,21 +167,31 @@ impl Rig {
         provoke();
         let died = doomed.dies(Duration::from_secs(60), async || is_done()).await;
         let mut healthy = self.controller("ip-address-controller", &SUCCESSOR);
-        // Long, because several control planes share the machine. If it stalls for seconds, all watches start again.
-        eventually("the work is done", SOON, async || {
-            // On a busy machine it may lose its lease and exit. Then it starts again, as in a Deployment.
-            if let Some(status) = healthy.process.try_wait()? {
-                anyhow::ensure!(status.code() == Some(1), "the controller ended with {status}");
-                healthy = self.controller("ip-address-controller", &SUCCESSOR);
-            }
-            Ok(is_done())
-        })
-        .await
-        .unwrap_or_else(|error| panic!("{failpoint}: {error:#}\n{}\n{:#}", self.logs(), self.get(object)));
+        self.with_restarts(&mut healthy, &SUCCESSOR, is_done).await.unwrap_or_else(|error| {
+            panic!("{failpoint}: {error:#}\n{}\n{:#}", self.logs(), self.get(object))
+        });
         // SIGTERM releases the lease, so the next controller does not have to wait for it.
         healthy.process.signal(Signal::TERM).unwrap();
         healthy.process.wait(SOON).unwrap();
         died
+    }
+
+    /// Waits until the work of a controller is done. On a busy machine, a controller with a short lease may lose it and
+    /// exit. Then it starts again, as in a Deployment.
+    pub async fn with_restarts(
+        &self,
+        controller: &mut Controller,
+        environment: &[(&str, &str)],
+        is_done: impl Fn() -> bool,
+    ) -> anyhow::Result<Duration> {
+        eventually("the work is done", SOON, async || {
+            if let Some(status) = controller.process.try_wait()? {
+                anyhow::ensure!(status.code() == Some(1), "the controller ended with {status}");
+                *controller = self.controller("ip-address-controller", environment);
+            }
+            Ok(is_done())
+        })
+        .await
     }
 
     /// Runs kubectl and returns what it prints. Panics with its error output if it fails.
@@ -239,6 +257,49 @@ impl Rig {
     /// The VM that holds an address at Compute Engine.
     pub fn holder(&self, address: &str) -> Option<String> {
         self.clouds.compute.with(|compute| compute.holder(address))
+    }
+
+    /// The node that holds an address at Compute Engine, and its zone. Both are empty if no VM holds it.
+    pub fn node_of(&self, address: &str) -> (String, String) {
+        let holder = self.holder(address).unwrap_or_default();
+        let mut parts = holder.split('/').skip(1);
+        let zone = parts.next().unwrap_or_default().to_owned();
+        (parts.next().unwrap_or_default().to_owned(), zone)
+    }
+
+    /// How many requests for a change Compute Engine got so far.
+    fn mutations(&self) -> usize {
+        self.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count()
+    }
+
+    /// Calls `provoke` and waits until Compute Engine gets a request for a change. Returns how long both took.
+    pub async fn until_mutation(&self, provoke: impl FnOnce()) -> Duration {
+        let (before, started) = (self.mutations(), Instant::now());
+        provoke();
+        let happened = at_some_moment("the cloud gets a request for a change", SOON, async || {
+            Ok(self.mutations() > before)
+        });
+        happened.await.unwrap_or_else(|error| panic!("{error}\n{}", self.logs()));
+        started.elapsed()
+    }
+
+    /// Calls `first` and deletes the node that holds 34.123.45.67. Returns how long both took, until the cloud got the
+    /// first request for a change. Then waits for the end of the failover and creates the node again.
+    pub async fn fail_over(&self, first: impl FnOnce()) -> Duration {
+        let (node, zone) = self.node_of("34.123.45.67");
+        let provoke = || {
+            first();
+            self.kubectl(&["delete", "node", &node]);
+        };
+        let took = self.until_mutation(provoke).await;
+        let is_elsewhere = async || {
+            let (now, _) = self.node_of("34.123.45.67");
+            Ok(!now.is_empty() && now != node)
+        };
+        eventually("the address is on another node", SOON, is_elsewhere).await.unwrap();
+        self.settled("nia/edge").await;
+        demo::edge_node(&node, &zone).create(&self.client).await.unwrap();
+        took
     }
 
     /// Waits until the object is Ready, its status is about its current generation, and its journal is empty.

@@ -27,7 +27,7 @@ pub const INGRESS: &str = "ingress";
 pub const ZONE: &str = "example.com";
 
 const REGION: &str = "nyc3";
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(180);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Implementation {

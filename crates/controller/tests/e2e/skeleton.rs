@@ -12,7 +12,7 @@ use crate::rig::{Rig, SOON, read};
 async fn netipallocation_attaches_labels_and_follows_node_deletion() {
     let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
-    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "nia/edge"]);
+    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=180s", "nia/edge"]);
 
     let holder = |address: &str| rig.holder(address);
     assert_eq!(holder("34.123.45.67").unwrap(), "demo/us-west1-a/edge-1");
@@ -31,7 +31,7 @@ async fn netipallocation_attaches_labels_and_follows_node_deletion() {
     eventually("edge-3 is labelled", SOON, async || Ok(rig.ready_nodes() == ["edge-2", "edge-3"]))
         .await
         .unwrap();
-    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "nia/edge"]);
+    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=180s", "nia/edge"]);
 
     let ledger = rig.clouds.compute.ledger();
     assert_eq!(ledger.double_holders(), Vec::<String>::new());
@@ -56,14 +56,18 @@ async fn a_pool_annotates_its_node_and_fails_over_when_the_node_is_deleted() {
     nginx("nginx-2", "worker-2").await;
     nginx("nginx-3", "worker-3").await;
     rig.control_plane.apply(&read("examples/floatingippool.yaml")).unwrap();
-    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "floatingippool/ingress-pool"]);
+    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=180s", "floatingippool/ingress-pool"]);
 
     let holder = |address: &str| rig.clouds.digitalocean.with(|digitalocean| digitalocean.holder(address));
     assert_eq!(holder("203.0.113.10"), Some(1002));
     assert_eq!(holder("203.0.113.11"), Some(1003));
+    eventually("both holders are annotated", SOON, async || {
+        let annotations = ["worker-2", "worker-3"].map(|node| rig.annotation(node));
+        Ok(annotations == ["203.0.113.10", "203.0.113.11"].map(|address| Some(address.to_owned())))
+    })
+    .await
+    .unwrap();
     assert_eq!(rig.annotation("worker-1"), None);
-    assert_eq!(rig.annotation("worker-2").as_deref(), Some("203.0.113.10"));
-    assert_eq!(rig.annotation("worker-3").as_deref(), Some("203.0.113.11"));
     let ips: Value = rig.get("floatingippool/ingress-pool")["status"]["ips"].clone();
     assert_eq!(ips["203.0.113.10"]["state"], "active");
     assert_eq!(ips["203.0.113.10"]["nodeName"], "worker-2");
@@ -118,7 +122,7 @@ async fn probes_are_answered_and_a_settled_controller_writes_nothing() {
     }
 
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
-    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "nia/edge"]);
+    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=180s", "nia/edge"]);
     // The controller removes its finalizer after it has written the status.
     let is_unguarded = async || Ok(rig.get("nia/edge")["metadata"]["finalizers"].is_null());
     eventually("no finalizer is left", SOON, is_unguarded).await.unwrap();

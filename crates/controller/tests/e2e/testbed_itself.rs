@@ -138,7 +138,5 @@ async fn every_process_ends_when_a_test_is_killed() {
     assert!(ids.iter().all(is_alive));
     killed.kill().unwrap();
     killed.wait().unwrap();
-    eventually("all servers have ended", Duration::from_secs(5), async || Ok(!ids.iter().any(is_alive)))
-        .await
-        .unwrap();
+    eventually("all servers have ended", SOON, async || Ok(!ids.iter().any(is_alive))).await.unwrap();
 }

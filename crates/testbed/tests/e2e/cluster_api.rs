@@ -16,7 +16,7 @@ use testbed::control_plane::{ControlPlane, Options};
 use testbed::tools;
 
 /// Cluster API may wait up to this long before it retries.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(180);
 
 /// Starts a control plane with Cluster API. Other tests do not reuse it: after a reset, a manager of Cluster API may still
 /// write an object of the previous test.

@@ -26,7 +26,7 @@ spec:
 ",
         )
         .unwrap();
-    eventually("the zone contains the name", Duration::from_secs(60), async || {
+    eventually("the zone contains the name", Duration::from_secs(180), async || {
         Ok(nameserver.query("hello.example.com", "A")? == ["203.0.113.10", "203.0.113.11"])
     })
     .await

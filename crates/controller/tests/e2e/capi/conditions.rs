@@ -17,7 +17,7 @@ fn wait(capi: &Capi, cluster: &str, status: &str) {
         "wait",
         &format!("cluster/{cluster}"),
         &format!("--for=condition={CONDITION}={status}"),
-        "--timeout=60s",
+        "--timeout=180s",
     ]);
 }
 
@@ -38,7 +38,7 @@ async fn v8_kubectl_wait_works_and_cluster_api_keeps_the_condition() {
     assert_eq!((&ours["reason"], &ours["message"]), (&json!("Assigned"), &json!("10.0.1.10 from pool pool")));
 
     let endpoint = "--for=jsonpath={.spec.controlPlaneEndpoint.host}";
-    capi.kubectl(&["wait", "cluster/a", endpoint, "--timeout=60s"]);
+    capi.kubectl(&["wait", "cluster/a", endpoint, "--timeout=180s"]);
 
     // Cluster API accepts our condition as an availability gate.
     let mut gated = fixtures::cluster(Version::V1Beta2, "default", "b");
@@ -61,7 +61,7 @@ async fn v8_kubectl_wait_works_and_cluster_api_keeps_the_condition() {
     };
     for (is_paused, status) in [(true, "True"), (false, "False")] {
         paused(is_paused);
-        capi.kubectl(&["wait", "cluster/a", &format!("--for=condition=Paused={status}"), "--timeout=60s"]);
+        capi.kubectl(&["wait", "cluster/a", &format!("--for=condition=Paused={status}"), "--timeout=180s"]);
         assert_eq!(condition(&capi, "a", CONDITION).await, ours);
     }
     // Neither controller writes a settled Cluster.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use testbed::cluster_api::fixtures::{self, Version};
 
 use super::rig::{Capi, for_class};
-use crate::rig::{Requests, SUCCESSOR, in_parts, kill_every};
+use crate::rig::{Requests, SOON, SUCCESSOR, in_parts, kill_every};
 
 /// More requests than the controller needs to become leader and to allocate both VIPs of a Cluster.
 const REQUESTS_MAX: usize = 40;
@@ -13,7 +13,8 @@ const REQUESTS_MAX: usize = 40;
 /// Creates a Cluster while a controller runs that dies at the given request, and waits until the next controller has
 /// allocated its VIPs. Returns whether the first one died.
 async fn allocates_when_killed_at(capi: &Capi, cluster: &str, failpoint: &str) -> bool {
-    let doomed = capi.controller("doomed", &[], &[("FAILPOINT", failpoint)]);
+    let environment = [SUCCESSOR.as_slice(), &[("FAILPOINT", failpoint)]].concat();
+    let doomed = capi.controller("doomed", &[], &environment);
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", cluster));
     let has_both = async || {
         let found = capi.cluster(cluster).await;
@@ -32,7 +33,7 @@ async fn allocates_when_killed_at(capi: &Capi, cluster: &str, failpoint: &str) -
         assert_eq!(address["spec"]["address"], *vip, "{failpoint}");
     }
     healthy.process.signal(rustix::process::Signal::TERM).unwrap();
-    healthy.process.wait(Duration::from_secs(10)).unwrap();
+    healthy.process.wait(SOON).unwrap();
     died
 }
 

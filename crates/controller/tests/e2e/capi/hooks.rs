@@ -15,7 +15,7 @@ use testbed::cluster_api::{Certificate, provider};
 use testbed::control_plane::free_ports;
 
 use super::many::{count, create, from_class};
-use super::rig::{AS_INSTALLED, Capi};
+use super::rig::Capi;
 use crate::rig::Controller;
 
 const LONGEST: Duration = Duration::from_secs(600);
@@ -91,7 +91,7 @@ async fn v5_with_runtime_extension_infrastructure_starts_with_its_vip() {
     let _hooks = extension(&capi).await;
     let allocate = async {
         tokio::time::sleep(DELAY).await;
-        capi.controller("vips", &[], &AS_INSTALLED)
+        capi.controller("vips", &[], &[])
     };
     let all =
         async { tokio::join!(created_without_endpoint(&capi), create(&capi, count(), from_class), allocate) };
@@ -105,7 +105,7 @@ async fn v5_with_runtime_extension_infrastructure_starts_with_its_vip() {
 #[tokio::test(flavor = "multi_thread")]
 async fn v5_without_runtime_extension_infrastructure_gets_its_vip_later() {
     let capi = prepared().await;
-    let _controller = capi.controller("vips", &[], &AS_INSTALLED);
+    let _controller = capi.controller("vips", &[], &[]);
     let all = async { tokio::join!(created_without_endpoint(&capi), create(&capi, count(), from_class)) };
     let (without, _) = tokio::time::timeout(LONGEST, all)
         .await

@@ -15,7 +15,7 @@ use testbed::cluster_api::claims;
 use testbed::cluster_api::fixtures::{self, Version};
 
 use super::plain;
-use super::rig::{AS_INSTALLED, Capi};
+use super::rig::Capi;
 use crate::rig::Controller;
 
 /// The number of Clusters.
@@ -119,7 +119,7 @@ async fn beside_clusters(capi: &Capi, many: usize) -> Duration {
 /// each part took. Returns the controller and the 99th percentile of the time from creation to endpoint.
 async fn to_endpoint(capi: &Capi, many: usize, cluster: fn(&str) -> Value) -> (Controller, Duration) {
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.0-10.0.2.0"]));
-    let controller = capi.controller("vips", &[], &AS_INSTALLED);
+    let controller = capi.controller("vips", &[], &[]);
     let log = || std::fs::read_to_string(controller.process.log()).unwrap();
     eventually("the controller leads", LONGEST, async || Ok(log().contains("leading epoch"))).await.unwrap();
 

@@ -67,7 +67,7 @@ async fn v3_v8_vips_work_when_only_v1beta1_is_served() {
 
     assign(&capi, &claim, "10.0.0.15");
     let condition = "--for=condition=vip.capi.gorizond.io/ControlPlaneVIPReady";
-    capi.kubectl(&["wait", "cluster/my-cluster", condition, "--timeout=60s"]);
+    capi.kubectl(&["wait", "cluster/my-cluster", condition, "--timeout=180s"]);
     let spec = capi.get("cluster/my-cluster")["spec"].clone();
     assert_eq!(spec["controlPlaneEndpoint"], json!({"host": "10.0.0.15", "port": 6443}));
     let variables = json!([{"name": "cni", "value": "calico"}, {"name": "clusterVip", "value": "10.0.0.15"}]);
@@ -78,7 +78,7 @@ async fn v3_v8_vips_work_when_only_v1beta1_is_served() {
     other["metadata"] = json!({"name": "other", "namespace": "default"});
     other["spec"]["topology"]["class"] = json!("missing");
     capi.apply(&other);
-    capi.kubectl(&["wait", "cluster/other", &format!("{condition}=False"), "--timeout=60s"]);
+    capi.kubectl(&["wait", "cluster/other", &format!("{condition}=False"), "--timeout=180s"]);
     let conditions = capi.get("cluster/other")["status"]["conditions"].clone();
     assert_eq!(
         (&conditions[0]["reason"], &conditions[0]["severity"]),
@@ -86,6 +86,6 @@ async fn v3_v8_vips_work_when_only_v1beta1_is_served() {
     );
 
     // The garbage collector deletes the claim with its Cluster.
-    capi.kubectl(&["delete", "cluster/my-cluster", "--timeout=60s"]);
+    capi.kubectl(&["delete", "cluster/my-cluster", "--timeout=180s"]);
     eventually("the claim is gone", SOON, async || Ok(!claimed())).await.unwrap();
 }

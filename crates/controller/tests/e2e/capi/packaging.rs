@@ -56,7 +56,7 @@ async fn v9_v10_every_manifest_is_accepted_by_the_real_crds() {
             println!("accepted: {}", path.strip_prefix(root()).unwrap().display());
         }
         // Both folders have a Cluster with the same name, and Cluster API refuses a change to an incompatible class.
-        capi.kubectl(&["delete", "clusters", "--all", "--timeout=60s"]);
+        capi.kubectl(&["delete", "clusters", "--all", "--timeout=180s"]);
     }
     assert_eq!((accepted, only_read), (12, 3));
 }

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use kube::Client;
 use kube::api::{Api, DynamicObject};
@@ -16,13 +15,7 @@ use testbed::objects::Objects;
 use testbed::process::Process;
 use testbed::spares::{Reusable, Spares};
 
-use crate::rig::{Controller, read};
-
-/// Cluster API may take this long until it retries.
-const LONGEST: Duration = Duration::from_secs(60);
-
-/// The lease duration of the manifests. A control plane with hundreds of Clusters may take seconds to answer.
-pub const AS_INSTALLED: [(&str, &str); 1] = [("LEASE_DURATION", "15")];
+use crate::rig::{Controller, SOON, read};
 
 /// A control plane with Cluster API.
 pub struct Capi {
@@ -33,7 +26,7 @@ pub struct Capi {
     servers: Reusable<ManagementCluster>,
 }
 
-/// Control planes with the RBAC of the manifest.
+/// Control planes with the RBAC of the manifest, and a released lease.
 static WITHOUT_CLUSTER_API: Spares<ManagementCluster> = Spares::new();
 
 const OPTIONS: Options = Options { controller_manager: true, ..Options::api_only() };
@@ -42,6 +35,7 @@ async fn without_cluster_api() -> anyhow::Result<ManagementCluster> {
     let control_plane = ControlPlane::start(OPTIONS).await?;
     control_plane.kubectl().args(["create", "namespace", "capi-system"]).output()?;
     control_plane.apply(&read("k8s/cluster-api/capi-vip-allocator.yaml"))?;
+    control_plane.install_released_lease("capi-system", "capi-vip-allocator.gorizond.io")?;
     Ok(ManagementCluster { cluster_api: None, control_plane })
 }
 
@@ -79,7 +73,10 @@ impl Capi {
             command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--enable-addresses=false").args(arguments);
             command.env("HEALTH_PORT", ports[0].to_string()).env("METRICS_PORT", ports[1].to_string());
             command.env("POD_NAME", name).env("POD_NAMESPACE", "capi-system");
-            command.env("LEASE_DURATION", "3").env("TAKEOVER_SECONDS", "1").envs(environment.iter().copied());
+            command
+                .env("LEASE_DURATION", "15")
+                .env("TAKEOVER_SECONDS", "1")
+                .envs(environment.iter().copied());
         };
         let program = PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller"));
         let name = format!("ip-address-controller-{name}");
@@ -133,7 +130,7 @@ impl Capi {
             let cluster = self.clusters().get(name).await?;
             anyhow::Ok(cluster.data["spec"]["controlPlaneEndpoint"]["host"].as_str().map(ToOwned::to_owned))
         };
-        eventually(&format!("{name} has an endpoint"), LONGEST, async || Ok(host().await?.is_some()))
+        eventually(&format!("{name} has an endpoint"), SOON, async || Ok(host().await?.is_some()))
             .await
             .unwrap_or_else(|error| panic!("{error}\n{}", self.logs()));
         host().await.unwrap().unwrap()
@@ -150,7 +147,7 @@ impl Capi {
     /// Waits until a Cluster's VIP has this reason.
     pub async fn until_vip_reason(&self, name: &str, role: &str, reason: &str) -> Value {
         let mut status = Value::Null;
-        eventually(&format!("{name} reports {reason}"), LONGEST, async || {
+        eventually(&format!("{name} reports {reason}"), SOON, async || {
             status = self.vip_status(name, role).await;
             Ok(status["reason"] == reason)
         })

@@ -204,7 +204,7 @@ pub async fn cluster(size: Size) -> (ControlPlane, Duration) {
     } else {
         control_plane.install_crds().await.unwrap();
         control_plane.apply(&read("k8s/rbac.yaml")).unwrap();
-        control_plane.install_released_lease().unwrap();
+        control_plane.install_released_lease("kube-system", "ip-address-controller-leader").unwrap();
         create(&control_plane.client().await.unwrap(), size).await;
         control_plane.back_up_etcd_to(&copy).await.unwrap();
     }
