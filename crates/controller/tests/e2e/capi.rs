@@ -257,6 +257,8 @@ async fn v2_a_recreated_cluster_waits_until_the_old_claim_is_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_api_can_be_installed_later_without_a_restart() {
     let mut capi = Capi::without_cluster_api().await;
+    // The first controller of a cluster creates the Lease.
+    capi.kubectl(&["delete", "lease", "capi-vip-allocator.gorizond.io", "-n", "capi-system"]);
     let mut controller = capi.controller("vips", &[], &[]);
     let url = format!("http://127.0.0.1:{}/readyz", controller.health_port);
     let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
