@@ -354,15 +354,14 @@ impl Reporter {
         self.unanswered.failure(target).map(|failure| failure.until)
     }
 
-    /// Forgets failures of nodes that need no patch any more.
+    /// Forgets writes without a response to nodes that need no patch any more. Refused patches stay: the node may need the
+    /// same patch again in a moment.
     fn forget_nodes_without(&mut self, differences: &[Difference]) {
         let different: BTreeSet<_> = differences.iter().map(|difference| &difference.node).collect();
-        let is_needed = |target: &Target| match target {
+        self.unanswered.retain(|target| match target {
             Target::Marks(node) => different.contains(node),
             Target::Status(_) | Target::Object(_) => true,
-        };
-        self.unanswered.retain(is_needed);
-        self.refused.retain(is_needed);
+        });
     }
 
     /// Whether another write may start.

@@ -208,7 +208,7 @@ impl Reconciler {
                 DriverError::NotSent(NotSent { wait }) | DriverError::RateLimited { retry_after: wait, .. },
             ) if is_read && self.index.world.records.contains_key(&name) => {
                 tracing::debug!(object = %key, %name, ?wait, "DNS records not read again yet");
-                let wait = wait.clamp(self.retry.shortest, self.retry.longest);
+                let wait = wait.max(self.retry.shortest).min(self.retry.longest);
                 self.index.world.record_reads_due.insert(name, later(now, wait));
             }
             Err(error) => {
