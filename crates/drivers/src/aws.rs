@@ -60,7 +60,7 @@ const THROTTLED: [&str; 6] = [
 /// AWS reports too many requests with a code in the body. Each client has its own limits.
 pub(crate) fn counting() -> Counting {
     let is_throttled = |response: &Response<Bytes>| {
-        // Route 53 refuses a second change of a zone while the first is under way. That says nothing about other zones.
+        // Route 53 refuses a second change of a zone while the first is in flight. Other zones are not affected.
         let codes = THROTTLED.iter().filter(|code| **code != "PriorRequestNotComplete");
         let is_coded = |code: &str| contains(response, &format!("<Code>{code}</Code>"));
         let may_be = matches!(response.status().as_u16(), 400 | 503);

@@ -15,10 +15,10 @@
 //!
 //! Some providers count the requests of each project or subscription on its own. Then each has its own budget.
 //!
-//! If the provider throttles one request (429 or the like), all requests under the same limits wait: for the time in
-//! `Retry-After`, or else with exponential backoff. A
-//! request that would have to wait for long is not sent at all. Its caller gets the time of its turn instead, because
-//! the decision behind it may be outdated by then.
+//! If the provider throttles one request (429 or the like), all requests under the same limits wait for the time in
+//! `Retry-After`. Without it, those of the same kind, reads or changes, wait with exponential backoff. A request that
+//! would have to wait for long is not sent at all. Its caller gets the time of its turn instead, because the decision
+//! behind it may be outdated by then.
 
 #[cfg(test)]
 mod tests;
@@ -168,7 +168,7 @@ pub async fn with_priority<F: Future>(priority: Priority, future: F) -> F::Outpu
 pub struct Counting {
     /// Returns the unit whose limits count a request, such as a project.
     pub unit: fn(&Request<Bytes>) -> &str,
-    /// Whether a response says that there were too many requests.
+    /// Whether a response means that the request was throttled.
     pub is_throttled: fn(&Response<Bytes>) -> bool,
 }
 
@@ -294,8 +294,8 @@ impl Throttle {
         self.paused.map(|(until, _)| until)
     }
 
-    /// Whether the response to a request that was sent at this time says more than the last throttled one. A request that
-    /// was sent before the last pause does not.
+    /// Whether a request that was sent at this time counts for the backoff. One that was sent before the last pause does
+    /// not, because it belongs to the same burst.
     fn is_new(&self, sent_at: Instant) -> bool {
         self.paused.is_none_or(|(_, began)| sent_at > began)
     }

@@ -284,14 +284,11 @@ impl<'a> Planner<'a> {
         if let Some(Lacking::Failed(pause)) = &next.lacking {
             self.ask_again(Some(pause.until));
         }
-        _ = match next.reads {
-            Some(Reads::AtOnce) => self.plan.read_again.insert(pool.scope.clone()),
-            Some(Reads::Later) => {
-                self.read_again_within(&pool.scope, CHANGING_AGE_MAX);
-                false
-            }
-            None => false,
-        };
+        match next.reads {
+            Some(Reads::AtOnce) => _ = self.plan.read_again.insert(pool.scope.clone()),
+            Some(Reads::Later) => self.read_again_within(&pool.scope, CHANGING_AGE_MAX),
+            None => {}
+        }
         if let Some(lacking) = next.lacking {
             self.plan.lacking.insert(pool.key.clone(), lacking);
         }
@@ -712,14 +709,19 @@ impl<'a> Planner<'a> {
         self.plan.evictions.clear();
     }
 
+    /// Whether the address of a step is on no VM.
+    fn is_free(&self, step: &Step) -> bool {
+        let fact = self.world.fact(&step.scope, step.address);
+        fact.is_some_and(|fact| fact.holding == Holding::Free)
+    }
+
     fn is_last_step(&self, step: &Step, last: LastSteps) -> bool {
         let Some(pool) = self.world.pool(&step.pool) else { return false };
         let entry = match &step.action {
             Action::Begin(entry) => Some(entry),
             _ => pool.entry(step.address),
         };
-        let fact = self.world.fact(&step.scope, step.address);
-        let is_free = fact.is_some_and(|fact| fact.holding == Holding::Free);
+        let is_free = self.is_free(step);
         let has_target = entry.is_some_and(|entry| entry.to.is_some());
         match last {
             LastSteps::Urgent => {
@@ -738,6 +740,10 @@ impl<'a> Planner<'a> {
     /// Adds to the verdict of an address in an unknown state how many addresses wait for this state. It does not list
     /// them, because they may belong to other tenants.
     fn count_addresses_that_wait_for_unknown_ones(&mut self) {
+        // Usually no state is unknown, and then a pass over all addresses finds nothing.
+        if self.blocked.slots.iter().next().is_none() {
+            return;
+        }
         let (mut waiting, mut scopes) = (BTreeMap::<Address, usize>::new(), BTreeSet::new());
         for (key, verdicts) in &self.plan.verdicts {
             for (_, verdict) in verdicts {
@@ -746,9 +752,6 @@ impl<'a> Planner<'a> {
                     scopes.extend(self.world.pool(key).map(|pool| pool.scope.clone()));
                 }
             }
-        }
-        if waiting.is_empty() {
-            return;
         }
         for (address, verdict) in self.plan.verdicts.values_mut().flatten() {
             if let (Verdict::Unknown(why), Some(count)) = (&mut *verdict, waiting.get(address)) {
@@ -768,8 +771,7 @@ impl<'a> Planner<'a> {
         match &step.action {
             Action::Claim | Action::Finish => true,
             Action::Attach(_) | Action::NoteEphemeral | Action::Replace(_) | Action::Restore(_) => {
-                let fact = self.world.fact(&step.scope, step.address);
-                fact.is_some_and(|fact| fact.holding == Holding::Free)
+                self.is_free(step)
             }
             _ => false,
         }

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use kube::Client;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
+use kube::{Api, Client};
 use rustix::process::Signal;
 use serde_json::Value;
 use testbed::cluster::{at_some_moment, eventually, pause_after};
@@ -88,8 +90,11 @@ impl Rig {
         // Otherwise the node that becomes Ready first gets the first address.
         let count = demo::nodes().len();
         eventually("all nodes are Ready", SOON, async || {
-            let nodes = rig.kubectl(&["get", "nodes", "--no-headers"]);
-            Ok(nodes.lines().filter(|line| line.contains(" Ready ")).count() == count)
+            let nodes = Api::<Node>::all(rig.client.clone()).list(&ListParams::default()).await?;
+            let conditions = nodes.items.into_iter().filter_map(|node| node.status?.conditions).flatten();
+            let ready =
+                conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True");
+            Ok(ready.count() == count)
         })
         .await
         .unwrap();

@@ -78,7 +78,7 @@ const POLL_AFTER_MAX: Duration = Duration::from_secs(30);
 const CREATE_LOOKS_MAX: usize = 20;
 const CREATE_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Azure counts by subscription. A 429 for a locked resource says nothing about other resources.
+/// Azure counts by subscription. A 429 for a locked resource does not mean that the subscription is throttled.
 pub fn counting() -> Counting {
     let is_throttled = |response: &Response<Bytes>| {
         let is_locked = |code: &&str| contains(response, &format!("\"{code}\""));

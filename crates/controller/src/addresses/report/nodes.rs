@@ -80,7 +80,7 @@ impl Difference {
 }
 
 fn ids(labels: &[(String, String)], annotations: &[(String, String)]) -> Vec<MarkId> {
-    // Every node with an address of a NetIPAllocation has this label, so it says nothing about one object.
+    // All NetIPAllocations share this label, so it does not identify one of them.
     let labels = labels.iter().filter(|(key, _)| key != IP_READY_LABEL);
     let labels = labels.map(|(key, _)| MarkId::Label(key.clone()));
     labels.chain(annotations.iter().map(|(_, address)| MarkId::Address(address.clone()))).collect()
