@@ -740,7 +740,7 @@ impl<'a> Planner<'a> {
     /// Adds to the verdict of an address in an unknown state how many addresses wait for this state. It does not list
     /// them, because they may belong to other tenants.
     fn count_addresses_that_wait_for_unknown_ones(&mut self) {
-        // Usually no state is unknown, and then a pass over all addresses finds nothing.
+        // Usually no state is unknown. Skip the pass over all addresses then.
         if self.blocked.slots.iter().next().is_none() {
             return;
         }
