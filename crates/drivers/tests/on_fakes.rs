@@ -332,6 +332,18 @@ mod at_digitalocean {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn i22_an_action_that_the_listing_does_not_show_yet_has_not_failed() {
+        let (fake, driver, scope) = account();
+        fake.with(|account| account.hides_locks = true);
+        let attached =
+            finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm("1")).await).await;
+        assert_eq!(attached, Ok(()));
+        fake.inject(Rule::next("reserved_ips_actions.post", Fault::FailLate));
+        let failed = finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm("2")).await).await;
+        assert!(matches!(failed, Err(DriverError::Conflict(_))), "{failed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn all_pages_of_a_listing_are_read_with_one_call_each() {
         let (fake, driver, scope) = account();
         fake.with(|account| {

@@ -10,6 +10,7 @@
 //! reserved_ips.get           the holder, before detach; an         reserved_ip:read
 //!                            unlisted address
 //! reserved_ips_actions.post  attach (assign), detach (unassign)    reserved_ip:update
+//! reserved_ips_actions.get   poll, if the listing shows no effect  reserved_ip:read
 //! droplets.list              machines; whether the token shows     droplet:read
 //!                            the droplets of addresses
 //! reserved_ips.create        create                                reserved_ip:create
@@ -30,7 +31,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use ::http::Method;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt, StreamExt, stream};
 use plan::{Address, Doubt, Holding, MachineState, Scope, VmId};
 use serde_json::{Value, json};
@@ -44,6 +45,9 @@ use crate::http::{HttpService, JsonApi, Path, unreadable};
 use crate::tokens::Tokens;
 use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Properties, Tags};
 
+/// How long a poll waits for the state of one action.
+const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
+
 /// Every call this driver makes.
 pub const CALLS: &[&str] = &[
     "reserved_ips.list",
@@ -51,6 +55,7 @@ pub const CALLS: &[&str] = &[
     "reserved_ips.create",
     "reserved_ips.delete",
     "reserved_ips_actions.post",
+    "reserved_ips_actions.get",
     "droplets.list",
     "projects.list",
     "projects.create",
@@ -419,7 +424,38 @@ impl DigitalOcean {
             return vec![Err(error); operations.len()];
         }
         let listing = self.describe(all, result).await;
-        operations.iter().map(|operation| Ok(ended(operation, &listing))).collect()
+        join_all(operations.iter().map(|operation| {
+            let polled = ended(operation, listing.get(operation.address).holding);
+            self.confirm_failure(operation, polled)
+        }))
+        .await
+    }
+
+    /// If an action seems to have failed, reads the action itself. The listing may be from before the action locked the
+    /// address.
+    async fn confirm_failure(&self, operation: &Operation, polled: Polled) -> Result<Polled, DriverError> {
+        if !matches!(polled, Polled::Failed(DriverError::Conflict(_))) {
+            return Ok(polled);
+        }
+        let name = "reserved_ips_actions.get";
+        let path = Path::new("v2/reserved_ips/{}/actions/{}", &[&operation.address, &operation.id]);
+        let reading = self.api.call(name, Method::GET, &path, None);
+        match tokio::time::timeout(CONFIRM_WITHIN, reading).await {
+            // The other operations of the account wait for this answer.
+            Err(_elapsed) => Ok(Polled::StillUnderway),
+            Ok(Ok(Started { action })) if action.status.as_deref() == Some("in-progress") => {
+                Ok(Polled::StillUnderway)
+            }
+            // The action may have ended after the listing.
+            Ok(Ok(_)) => Ok(ended(operation, self.read(operation.address).await?.holding())),
+            Ok(Err(
+                error @ (DriverError::Unavailable(_)
+                | DriverError::RateLimited { .. }
+                | DriverError::NotSent(_)),
+            )) => Err(error),
+            // DigitalOcean returns 404 for actions of BYOIP addresses.
+            Ok(Err(_)) => Ok(polled),
+        }
     }
 }
 
@@ -489,11 +525,11 @@ impl AddressDriver for DigitalOcean {
     }
 }
 
-/// Whether an action has ended, from the state of its address in a listing. After a failed action, the address is
-/// unlocked and has its old holder.
-fn ended(operation: &Operation, listing: &Listing) -> Polled {
+/// Whether an action has ended, from the state of its address. After a failed action, the address is unlocked and has its
+/// old holder.
+fn ended(operation: &Operation, holding: Holding) -> Polled {
     let wanted = operation.target.clone().map_or(Holding::Free, Holding::By);
-    match listing.get(operation.address).holding {
+    match holding {
         Holding::Unknown(_) => Polled::StillUnderway,
         Holding::Missing => {
             Polled::Failed(DriverError::NotFound(format!("reserved IP {}", operation.address)))

@@ -74,4 +74,5 @@ pub(super) struct Started {
 #[derive(Deserialize)]
 pub(super) struct Action {
     pub(super) id: u64,
+    pub(super) status: Option<String>,
 }

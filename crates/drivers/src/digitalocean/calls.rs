@@ -75,7 +75,7 @@ pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
 /// The token scope that a call needs.
 pub fn permission_of(name: &str) -> &'static str {
     match name {
-        "reserved_ips.list" | "reserved_ips.get" => "reserved_ip:read",
+        "reserved_ips.list" | "reserved_ips.get" | "reserved_ips_actions.get" => "reserved_ip:read",
         "droplets.list" => "droplet:read",
         "reserved_ips.create" => "reserved_ip:create",
         "reserved_ips.delete" => "reserved_ip:delete",

@@ -24,6 +24,8 @@ pub struct DigitalOcean {
     pub api_url: String,
     /// Whether addresses are shown without their droplets, as to a token without `droplet:read`.
     pub hides_droplets: bool,
+    /// Whether answers show addresses as unlocked while an action is in flight, as if they were outdated.
+    pub hides_locks: bool,
     pub(super) droplets: BTreeMap<u64, Droplet>,
     pub(super) addresses: BTreeMap<String, Address>,
     pub(super) actions: BTreeMap<u64, Action>,
@@ -51,6 +53,7 @@ impl DigitalOcean {
             action_times: 1,
             api_url: "https://api.digitalocean.com".to_owned(),
             hides_droplets: false,
+            hides_locks: false,
             droplets: BTreeMap::new(),
             addresses: BTreeMap::new(),
             actions: BTreeMap::new(),

@@ -226,7 +226,7 @@ impl DigitalOcean {
             "ip": ip,
             "region": region_json(&address.region),
             "droplet": droplet.filter(|_| !self.hides_droplets).map(|droplet| self.droplet_json(droplet)),
-            "locked": self.is_locked(ip),
+            "locked": self.is_locked(ip) && !self.hides_locks,
             "project_id": address.project,
         })
     }
