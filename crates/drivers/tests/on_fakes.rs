@@ -1127,6 +1127,22 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn i20_a_deletion_without_a_link_ends_when_the_address_is_gone() {
+        let (fake, driver, scope) = subscription();
+        let made = driver.create(&scope, "westeurope", Some("pool-1")).await.unwrap();
+        let without_link = service(&fake).map_response(|mut answer: Response<Bytes>| {
+            answer.headers_mut().remove("azure-asyncoperation");
+            answer
+        });
+        let driver =
+            Azure::new(HttpService::new(without_link), "http://azure.invalid/", tokens::fixed(TOKEN), None);
+        let released = driver.release(&scope, made, "pool-1").await;
+        assert!(matches!(&released, Err(DriverError::Unavailable(_))), "it still exists: {released:?}");
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert_eq!(driver.release(&scope, made, "pool-1").await.unwrap(), Progress::Done);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn missing_resources_and_wrong_regions_are_reported() {
         let (fake, driver, scope) = subscription();
         let refused = driver.attach(&scope, address(ADDRESS), &vm("sub/group/gone")).await.unwrap_err();

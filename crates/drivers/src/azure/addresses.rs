@@ -101,6 +101,11 @@ pub fn limits() -> [Limit; 4] {
     ]
 }
 
+/// The path of the operation that a request started, if the response has a link to it.
+fn operation_of(headers: &HeaderMap) -> Option<Path> {
+    headers.get("azure-asyncoperation").and_then(|link| path_of(link.to_str().ok()?))
+}
+
 /// Moves public IP addresses between VMs.
 pub struct Azure {
     api: JsonApi,
@@ -377,7 +382,7 @@ impl Azure {
         headers: &HeaderMap,
         state: State,
     ) -> Progress {
-        let link = headers.get("azure-asyncoperation").and_then(|link| path_of(link.to_str().ok()?));
+        let link = operation_of(headers);
         if link.is_none() && state == State::Settled {
             return Progress::Done;
         }
@@ -507,6 +512,17 @@ impl Azure {
         let path = resource_path(&public.id);
         let name = "PublicIPAddresses_Delete";
         match self.api.call_with_headers(name, Method::DELETE, &path, HeaderMap::new(), None).await {
+            // If the response has no link to an operation, Azure may only have accepted the deletion. So the driver looks
+            // whether the address is gone.
+            Ok((headers, _)) if operation_of(&headers).is_none() => {
+                match self.api.call::<PublicIp>("PublicIPAddresses_Get", Method::GET, &path, None).await {
+                    Err(DriverError::NotFound(_)) => Ok(Progress::Done),
+                    Ok(_) => Err(DriverError::Unavailable(format!("Azure has not deleted {address} yet"))),
+                    Err(error) => Err(DriverError::Unavailable(format!(
+                        "Azure accepted the deletion of {address}, which can't be read: {error}"
+                    ))),
+                }
+            }
             Ok((headers, body)) => {
                 Ok(self.progress(scope, address, None, path, &headers, State::told_by(&body)))
             }
