@@ -41,6 +41,7 @@ cases! {
     attach_takes_an_address_only_if_moves_are_one_call,
     detach_does_not_affect_another_vm,
     the_address_of_a_vm_is_never_replaced_by_another,
+    an_occupied_vm_refuses_an_address_before_anything_changes,
     a_deleted_vm_is_not_found_and_holds_nothing,
     a_deleted_address_is_not_found_and_missing,
     a_vm_in_another_region_is_refused,
@@ -148,6 +149,21 @@ async fn the_address_of_a_vm_is_never_replaced_by_another<A: Account>(account: &
     assert!(matches!(refused, Err(DriverError::Conflict(_))), "{refused:?}");
     assert_eq!(account.holder(OTHER).await, Some(account.vm(ONE)));
     assert_eq!(account.holder(ADDRESS).await, None);
+    Ok(())
+}
+
+async fn an_occupied_vm_refuses_an_address_before_anything_changes<A: Account>(account: &A) -> Verdict {
+    let properties = account.driver().properties();
+    if !properties.refuses_occupied {
+        return Err("the controller never tries a VM there that may hold an address");
+    }
+    account.put_on(ADDRESS, ONE).await;
+    account.put_on(OTHER, TWO).await;
+    let before = account.changes().await;
+    let refused = attach(account, ADDRESS, TWO).await;
+    assert!(matches!(refused, Err(DriverError::Conflict(_))), "{refused:?}");
+    assert_eq!(account.changes().await, before);
+    assert_eq!(account.holder(ADDRESS).await, Some(account.vm(ONE)), "it did not leave its VM");
     Ok(())
 }
 
