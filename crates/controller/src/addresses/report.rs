@@ -43,20 +43,21 @@ const WRITES_MAX: usize = 28;
 /// How many of [`WRITES_MAX`] only journals may use: a move waits for its journal entry.
 const KEPT_FOR_JOURNALS: usize = 4;
 
-/// The maximum number of writes in flight whose last attempt got no response. A slow admission webhook delays only the
-/// objects that it validates.
-const RETRIES_MAX: usize = 8;
+/// The maximum number of retries in flight of each kind of write. A retry is a write whose last attempt got no response. A
+/// slow admission webhook delays only the objects that it validates.
+const RETRIES_MAX: usize = 4;
 
-/// How many of [`RETRIES_MAX`] only journals may use.
-const RETRIES_OF_JOURNALS: usize = 4;
-
-/// Which writes of objects to start.
+/// The kinds of writes, the most urgent first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Urgency {
-    /// Those with a new journal entry.
+    /// Statuses with a new journal entry.
     Journal,
-    /// All.
-    Ordinary,
+    /// Patches that remove marks from nodes.
+    Removal,
+    /// Other statuses, finalizers and specs.
+    Status,
+    /// Patches that only add marks to nodes.
+    Addition,
 }
 
 /// The result of a write.
@@ -82,8 +83,8 @@ pub struct Reporter {
     /// The last patch of each node, until the watch shows a newer version. The reporter does not patch the same version
     /// again, unless the patch failed for another reason than a conflict.
     patched: BTreeMap<NodeName, Patched>,
-    /// Writes in flight whose last attempt got no response.
-    retries: BTreeSet<Target>,
+    /// The retries in flight, with their kind.
+    retries: BTreeMap<Target, Urgency>,
     /// Whether the process is about to end, see [`Self::write_last`].
     is_last: bool,
     /// Writes without a response, or with a server error.
@@ -145,7 +146,7 @@ impl Reporter {
             outdated: BTreeMap::new(),
             nodes: BTreeSet::new(),
             patched: BTreeMap::new(),
-            retries: BTreeSet::new(),
+            retries: BTreeMap::new(),
             is_last: false,
             unanswered: Backoff::new(UNANSWERED_RETRY),
             refused: Backoff::new(REFUSED_RETRY),
@@ -207,9 +208,9 @@ impl Reporter {
         let elsewhere = self.marks_still_there(&removing);
         // Only the writes that there is room for. Each response leads to another plan, which starts the next ones.
         self.write_objects(index, plan, now, Urgency::Journal);
-        self.patch_nodes(removing, &elsewhere);
-        self.write_objects(index, plan, now, Urgency::Ordinary);
-        self.patch_nodes(adding, &elsewhere);
+        self.patch_nodes(removing, &elsewhere, Urgency::Removal);
+        self.write_objects(index, plan, now, Urgency::Status);
+        self.patch_nodes(adding, &elsewhere, Urgency::Addition);
     }
 
     /// The marks that nodes have and should not have, and those that were added a moment ago, each with its nodes. A mark
@@ -253,10 +254,11 @@ impl Reporter {
         &mut self,
         mut differences: Vec<Difference>,
         elsewhere: &BTreeMap<MarkId, BTreeSet<NodeName>>,
+        urgency: Urgency,
     ) {
         differences.sort_by_key(|difference| self.failed_at(&Target::Marks(difference.node.clone())));
         for difference in differences {
-            if !self.has_room(Urgency::Ordinary) {
+            if !self.has_room(urgency) {
                 return;
             }
             let node = &difference.node;
@@ -274,7 +276,7 @@ impl Reporter {
                 added.clear();
             }
             let is_empty = only_removes && !difference.removes();
-            if is_empty || !self.start(Target::Marks(node.clone()), difference.number(), Urgency::Ordinary) {
+            if is_empty || !self.start(Target::Marks(node.clone()), difference.number(), urgency) {
                 continue;
             }
             self.nodes.insert(node.clone());
@@ -290,7 +292,7 @@ impl Reporter {
         }
     }
 
-    /// Starts writes of objects: only those that store journal entries, or all.
+    /// Starts writes of objects: those that store new journal entries, or the others.
     fn write_objects(&mut self, index: &Index, plan: &Plan, now: Timestamp, urgency: Urgency) {
         let mut objects: Vec<_> = index.objects.iter().collect();
         objects.sort_by_cached_key(|(key, _)| {
@@ -304,12 +306,11 @@ impl Reporter {
             if self.is_writing(key) || tracked.refused_until.is_some() || tracked.undecodable.is_some() {
                 continue;
             }
-            let has_pending = index.world.pool(key).map(Pool::has_pending);
-            if urgency == Urgency::Journal && has_pending != Some(true) {
-                continue;
-            }
-            // This object waits for a list, so its status waits too, unless it has to write a journal entry.
-            if plan.awaits_list.contains(key) && has_pending == Some(false) {
+            let has_pending = index.world.pool(key).is_some_and(Pool::has_pending);
+            // An object that waits for a list writes its status later, unless it has to write a journal entry.
+            if has_pending != (urgency == Urgency::Journal)
+                || (plan.awaits_list.contains(key) && !has_pending)
+            {
                 continue;
             }
             let version = tracked.object.version();
@@ -379,10 +380,10 @@ impl Reporter {
             return false;
         }
         let is_retry = self.unanswered.failure(&target).is_some();
-        let kept = if urgency == Urgency::Journal { 0 } else { RETRIES_OF_JOURNALS };
-        let has_room = !is_retry || (self.retries.len() < RETRIES_MAX - kept && !self.is_last);
+        let of_kind = self.retries.values().filter(|retried| **retried == urgency).count();
+        let has_room = !is_retry || (of_kind < RETRIES_MAX && !self.is_last);
         if is_retry && has_room {
-            self.retries.insert(target);
+            self.retries.insert(target, urgency);
         }
         has_room
     }

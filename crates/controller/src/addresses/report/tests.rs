@@ -256,6 +256,29 @@ async fn a_retry_gets_its_turn_although_many_writes_hang() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_retry_gets_its_turn_although_more_urgent_retries_hang() {
+    let mut index = index(&[("new", None)]);
+    let mut plan = plan_with(&[("new", "203.0.113.7")]);
+    (0..10).for_each(|number| allocation(&mut index, &mut plan, &format!("hangs-{number}"), false));
+    let hangs = Arc::new(Mutex::new(false));
+    let later = Arc::clone(&hangs);
+    let (mut reporter, requests) = reporter(move |path| match *later.lock().unwrap() {
+        true if path.contains("hangs") => None,
+        true => Some(StatusCode::OK),
+        false => Some(StatusCode::SERVICE_UNAVAILABLE),
+    });
+    publish(&mut reporter, &requests, &index, &plan).await;
+    for _ in 0..11 {
+        reporter.written().await;
+    }
+    *hangs.lock().unwrap() = true;
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let written = publish(&mut reporter, &requests, &index, &plan).await;
+    assert_eq!(written.len(), 11 + RETRIES_MAX + 1, "{written:?}");
+    assert_eq!(written.last().map(String::as_str), Some("new"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_process_that_is_about_to_end_patches_no_node_and_retries_nothing() {
     let mut index = index(&[("n1", Some("203.0.113.7"))]);
     let mut plan = plan_with(&[]);
