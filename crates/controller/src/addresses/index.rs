@@ -35,7 +35,7 @@ use super::resources::parsed::{PodSelection, Selection};
 use super::watch::Observed;
 use crate::kubernetes::decode::Register;
 use crate::kubernetes::freshness::Freshness;
-use crate::providers::listings::ListRequest;
+use crate::providers::listings::{Interval, ListRequest};
 
 /// How long one step of processing a list may take. Between two steps, the reconciler processes results of requests,
 /// and plans. Other watch events wait.
@@ -302,14 +302,14 @@ impl Index {
         self.objects.get(key).and_then(|tracked| tracked.object.metadata().uid.clone())
     }
 
-    /// The scopes that pools need, each with the maximum age of its facts.
-    pub fn scopes(&self) -> BTreeMap<Scope, Duration> {
+    /// The scopes that pools need, and how often to list each.
+    pub fn scopes(&self) -> BTreeMap<Scope, Interval> {
         let mut scopes = BTreeMap::new();
         for (key, tracked) in &self.objects {
             let is_needed = tracked.refusal.is_none() && !matches!(tracked.object, Object::Records(_));
             let Some(pool) = self.world.pool(key).filter(|_| is_needed) else { continue };
-            let age = scopes.entry(pool.scope.clone()).or_insert(tracked.age_max);
-            *age = tracked.age_max.min(*age);
+            let interval = scopes.entry(pool.scope.clone()).or_insert(tracked.interval);
+            *interval = tracked.interval.min(*interval);
         }
         scopes
     }

@@ -1,16 +1,18 @@
 //! Schedules listings of the clouds, one per scope.
 //!
 //! In: the wanted scopes, and the maximum age of their facts. Out: [`Response`] events. A slow or unavailable cloud never
-//! delays the others. Each listing gets a number when it starts, so that an old listing can't replace newer facts.
+//! delays the others. Each listing gets a number when it starts, so that an old listing can't replace newer facts. While
+//! the listings of a scope show no change, their interval doubles, up to a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::budget::{Urgency, with_haste};
 use drivers::times::later;
 use drivers::{AddressDriver, DriverError, Listing, NotSent, Tags};
-use plan::{Address, MachineState, Provider, Scope, Tick, VmId};
+use plan::{Address, Holding, MachineState, Provider, Scope, Tick, VmId};
 use tokio::time::Instant;
 
 use crate::tasks::Tasks;
@@ -23,6 +25,35 @@ const LIMITED_RETRY: Duration = Duration::from_secs(1);
 
 /// The longest pause after a failed request, even if the cloud asks for a longer one.
 const LISTING_RETRY_MAX: Duration = Duration::from_secs(600);
+
+/// How often to list a scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interval {
+    /// After a listing that showed a change.
+    pub busy: Duration,
+    /// At most, while nothing changes.
+    pub idle: Duration,
+}
+
+impl Interval {
+    /// Always the same interval.
+    pub fn fixed(interval: Duration) -> Self {
+        Self { busy: interval, idle: interval }
+    }
+
+    /// The interval for a scope in which one object wants this interval, and another the other one.
+    pub fn min(self, other: Self) -> Self {
+        Self { busy: self.busy.min(other.busy), idle: self.idle.min(other.idle) }
+    }
+
+    /// The interval after this many listings without a change.
+    fn after(self, unchanged: u32) -> Duration {
+        self.busy.saturating_mul(1 << unchanged.min(UNCHANGED_MAX)).min(self.idle)
+    }
+}
+
+/// More listings without a change make no difference.
+const UNCHANGED_MAX: u32 = 10;
 
 /// The response of a cloud.
 pub struct Response {
@@ -65,7 +96,51 @@ struct ScopeState {
     is_denied: bool,
     /// The last listing failed. No listing starts before it is due, even if it is requested.
     is_backing_off: bool,
-    age_max: Duration,
+    interval: Interval,
+    /// The maximum age of the facts while something waits for a change.
+    age_max: Option<Duration>,
+    /// A hash of the last listing.
+    shown: Option<u64>,
+    /// How many listings in a row showed no change.
+    unchanged: u32,
+}
+
+impl ScopeState {
+    /// The time from one listing to the next.
+    fn pause(&self, scope: &Scope) -> Duration {
+        let interval = sooner(scope, self.interval.after(self.unchanged));
+        self.age_max.map_or(interval, |age_max| age_max.min(interval))
+    }
+
+    /// Notes what a listing showed.
+    fn compare(&mut self, listing: &Listing) {
+        let shown = Some(hash_of(listing));
+        self.unchanged = if self.shown == shown { self.unchanged + 1 } else { 0 };
+        self.shown = shown;
+    }
+}
+
+/// Shortens an interval by up to a tenth, for each scope by another part, so that the listings of many scopes do not
+/// coincide for long.
+fn sooner(scope: &Scope, interval: Duration) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    scope.hash(&mut hasher);
+    let part = u32::try_from(hasher.finish() % 100).unwrap_or_default();
+    interval - interval / 1_000 * part
+}
+
+fn hash_of(listing: &Listing) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (address, listed) in &listing.addresses {
+        let holder = match &listed.holding {
+            Holding::By(vm) => Some(vm.as_str()),
+            Holding::Unknown(doubt) => Some(&*doubt.why),
+            Holding::Free => None,
+            Holding::Missing => Some(""),
+        };
+        (address, holder, &listed.tag).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 impl Clouds {
@@ -74,23 +149,24 @@ impl Clouds {
         Self { drivers, requests: Tasks::default(), scopes: BTreeMap::new(), machines_due: BTreeMap::new() }
     }
 
-    /// Starts a listing of every scope whose facts are too old or that is in `read_again`. `overrides` has lower
-    /// maximum ages, for scopes in which something waits for a change. `begin` returns the number of a listing and the
+    /// Starts a listing of every scope whose facts are too old or that is in `read_again`. `overrides` has maximum ages, for
+    /// scopes in which something waits for a change. `begin` returns the number of a listing and the
     /// addresses that objects list. If the credentials do not allow listing, it also returns the VMs to read instead.
     pub fn ask(
         &mut self,
-        wanted: &BTreeMap<Scope, Duration>,
+        wanted: &BTreeMap<Scope, Interval>,
         read_again: &BTreeSet<Scope>,
         overrides: &BTreeMap<Scope, Duration>,
         mut begin: impl FnMut(&Scope, bool) -> (Tick, ListRequest),
     ) {
         let now = Instant::now();
         self.scopes.retain(|scope, asked| wanted.contains_key(scope) || asked.is_in_flight);
-        for (scope, age_max) in wanted {
+        for (scope, interval) in wanted {
             let asked = self.scopes.entry(scope.clone()).or_default();
-            asked.age_max = overrides.get(scope).map_or(*age_max, |lower| (*lower).min(*age_max));
+            (asked.interval, asked.age_max) = (*interval, overrides.get(scope).copied());
             if let (Some(answered), false) = (asked.answered, asked.is_backing_off) {
-                asked.due = asked.due.map(|due| due.min(later(answered, asked.age_max)));
+                let pause = asked.pause(scope);
+                asked.due = asked.due.map(|due| due.min(later(answered, pause)));
             }
             if asked.is_in_flight {
                 asked.is_too_early |= read_again.contains(scope);
@@ -116,6 +192,7 @@ impl Clouds {
     pub fn forget(&mut self, scope: &Scope) {
         if let Some(asked) = self.scopes.get_mut(scope) {
             asked.is_too_early |= asked.is_in_flight;
+            asked.unchanged = 0;
             if !asked.is_backing_off {
                 asked.due = None;
             }
@@ -169,12 +246,17 @@ impl Clouds {
             }
         };
         let Some(asked) = self.scopes.get_mut(&response.scope) else { return };
+        if let Ok(listing) = listing {
+            asked.compare(listing);
+        }
         let pause = match listing {
             // The listing is incomplete. The retry waits, so that a part that keeps failing does not use up the rate
             // limit.
-            Ok(listing) if listing.tags == Tags::Incomplete => LISTING_RETRY.min(asked.age_max),
+            Ok(listing) if listing.tags == Tags::Incomplete => {
+                LISTING_RETRY.min(asked.pause(&response.scope))
+            }
             Ok(_) if asked.is_too_early => Duration::ZERO,
-            Ok(_) => asked.age_max,
+            Ok(_) => asked.pause(&response.scope),
             Err(error) => pause_after(error),
         };
         if let Err(error) = listing {
@@ -267,7 +349,7 @@ mod tests {
     async fn a_listing_that_never_expires_is_requested_once() {
         let mut clouds = Clouds::new(BTreeMap::new());
         for age_max in [Duration::MAX, Duration::from_secs(i64::MIN.unsigned_abs())] {
-            let wanted = BTreeMap::from([(scope(), age_max)]);
+            let wanted = BTreeMap::from([(scope(), Interval::fixed(age_max))]);
             for _ in 0..2 {
                 clouds.ask(&wanted, &BTreeSet::new(), &BTreeMap::new(), |_, _| {
                     (Tick(1), ListRequest::default())
@@ -279,5 +361,39 @@ mod tests {
             }
             assert!(clouds.next_due().is_some_and(|due| due > Instant::now() + LISTING_RETRY_MAX));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn i10_listings_become_rarer_while_nothing_changes() {
+        let mut clouds = Clouds::new(BTreeMap::new());
+        let interval = Interval { busy: Duration::from_secs(60), idle: Duration::from_secs(300) };
+        let wanted = BTreeMap::from([(scope(), interval)]);
+        let mut pause_after = |listing: Listing| {
+            clouds.ask(&wanted, &BTreeSet::new(), &BTreeMap::new(), |_, _| (Tick(1), ListRequest::default()));
+            clouds.note(&Response { scope: scope(), what: ResponseKind::Addresses(Tick(1), Ok(listing)) });
+            clouds.scopes[&scope()].due.unwrap() - Instant::now()
+        };
+        let held = |vm: &str| {
+            let listed = drivers::Listed { holding: Holding::By(vm.into()), region: None, tag: None };
+            let addresses = BTreeMap::from([("203.0.113.1".parse().unwrap(), listed)]);
+            Listing { addresses, ..Listing::default() }
+        };
+        let is_about = |pause: Duration, seconds: u64| {
+            let most = Duration::from_secs(seconds);
+            pause <= most && pause >= most * 9 / 10
+        };
+        for seconds in [60, 120, 240, 300, 300] {
+            let pause = pause_after(held("1"));
+            assert!(is_about(pause, seconds), "{pause:?}, expected {seconds} s");
+        }
+        assert!(is_about(pause_after(held("2")), 60), "something changed");
+    }
+
+    #[test]
+    fn a_netipallocation_is_never_listed_less_often_than_its_interval() {
+        let pool = Interval { busy: Duration::from_secs(60), idle: Duration::from_secs(300) };
+        let both = pool.min(Interval::fixed(Duration::from_secs(90)));
+        assert_eq!([0, 1, 40].map(|unchanged| both.after(unchanged).as_secs()), [60, 90, 90]);
+        assert_eq!(Interval::fixed(Duration::MAX).after(40), Duration::MAX);
     }
 }

@@ -290,8 +290,9 @@ impl Index {
     /// Rebuilds the pool of an object from the object, the nodes and the pods.
     pub(super) fn rebuild(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
-        let Parsed { mut pool, provider, selection, mut refusal, record_refusal, age_max } = tracked.parsed();
-        (tracked.selection, tracked.age_max, tracked.refused_until) = (selection, age_max, None);
+        let Parsed { mut pool, provider, selection, mut refusal, record_refusal, interval } =
+            tracked.parsed();
+        (tracked.selection, tracked.interval, tracked.refused_until) = (selection, interval, None);
         tracked.record_refusal = record_refusal;
         tracked.adopted.retain(|address| !pool.addresses.contains(address));
         tracked.dropped.retain(|address| pool.addresses.contains(address));

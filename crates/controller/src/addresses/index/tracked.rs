@@ -1,7 +1,6 @@
 //! An object in the index, with everything that the index knows about it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use plan::{Address, NodeName, Pods, VmId};
 use tokio::time::Instant;
@@ -14,6 +13,7 @@ use crate::addresses::resources::refusal::Refusal;
 use crate::addresses::resources::selector::Selector;
 use crate::kubernetes::decode::Undecodable;
 use crate::kubernetes::watch::version;
+use crate::providers::listings::Interval;
 
 /// An object, and everything that the index knows about it.
 pub struct Tracked {
@@ -23,8 +23,8 @@ pub struct Tracked {
     pub refusal: Option<Refusal>,
     /// Why the controller can't publish its DNS name.
     pub record_refusal: Option<Refusal>,
-    /// The maximum age of its facts.
-    pub age_max: Duration,
+    /// How often its account is listed.
+    pub interval: Interval,
     /// The CRD drops fields that the controller needs, so the controller does not act on the object before this time.
     pub refused_until: Option<Instant>,
     /// Fields of its status that the CRD drops.
@@ -96,7 +96,7 @@ impl Tracked {
             object,
             refusal: None,
             record_refusal: None,
-            age_max: Duration::ZERO,
+            interval: Interval::default(),
             refused_until: None,
             dropped_fields: DroppedFields::default(),
             undecodable: None,

@@ -11,6 +11,7 @@ use super::policy::allowed;
 use super::publication::publication;
 use super::refusal::Refusal;
 use crate::addresses::codec::{self, disowned, losses_confirmed, moving_since};
+use crate::providers::listings::Interval;
 
 /// The name of the kind.
 pub const KIND: &str = "FloatingIPPool";
@@ -18,8 +19,8 @@ pub const KIND: &str = "FloatingIPPool";
 /// The default of `policy.failoverGraceSeconds`. FLIPOP has no grace period.
 const FAILOVER_GRACE_DEFAULT: Duration = Duration::ZERO;
 
-/// The maximum age of facts. It is fixed, because this kind has no `reconcileInterval`.
-const FACTS_AGE_MAX: Duration = Duration::from_secs(60);
+/// How often to list the addresses. It is fixed, because this kind has no `reconcileInterval`.
+const INTERVAL: Interval = Interval { busy: Duration::from_secs(60), idle: Duration::from_secs(300) };
 
 /// The default TTL in seconds, as in FLIPOP.
 const TTL_DEFAULT: u32 = 60;
@@ -71,7 +72,7 @@ pub(super) fn parse(object: &FloatingIPPool) -> Parsed {
         ..Pool::new(key(object), scope, addresses)
     };
     codec::remember(&mut pool, addresses_status);
-    Parsed { pool, provider, selection, refusal, record_refusal, age_max: FACTS_AGE_MAX }
+    Parsed { pool, provider, selection, refusal, record_refusal, interval: INTERVAL }
 }
 
 fn named(provider: &str) -> Result<Provider, Refusal> {

@@ -12,6 +12,7 @@ use super::policy::allowed;
 use super::selector::Selector;
 use super::workload::Workload;
 use crate::addresses::codec::{self, losses_confirmed};
+use crate::providers::listings::Interval;
 
 /// The name of the kind.
 pub const KIND: &str = "NetIPAllocation";
@@ -57,6 +58,6 @@ pub(super) fn parse(object: &NetIPAllocation) -> Parsed {
         selection,
         refusal,
         record_refusal: None,
-        age_max: spec.reconcile_interval(),
+        interval: Interval::fixed(spec.reconcile_interval()),
     }
 }

@@ -8,6 +8,7 @@ use plan::{Pool, PoolKey, Provider, Scope, Source, Tenancy};
 
 use super::parsed::{NodeAddress, Parsed, Selection, created};
 use super::publication::publication;
+use crate::providers::listings::Interval;
 
 /// The name of the kind.
 pub const KIND: &str = "NodeDNSRecordSet";
@@ -40,5 +41,12 @@ pub(super) fn parse(object: &NodeDNSRecordSet) -> Parsed {
         publication,
         ..Pool::new(key(object), nowhere, Vec::new())
     };
-    Parsed { pool, provider: None, selection, refusal, record_refusal: None, age_max: Duration::MAX }
+    Parsed {
+        pool,
+        provider: None,
+        selection,
+        refusal,
+        record_refusal: None,
+        interval: Interval::fixed(Duration::MAX),
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::RESERVED_IP_ANNOTATION;
 use api::selection::Match;
@@ -14,6 +13,7 @@ use super::selector::{self, Selector};
 use super::workload::Workload;
 use crate::addresses::kind::Kind;
 use crate::addresses::node::{AddressType, Node};
+use crate::providers::listings::Interval;
 
 /// Which nodes and pods an object selects.
 pub(crate) struct Selection {
@@ -75,7 +75,7 @@ pub(crate) struct Parsed {
     pub(crate) selection: Selection,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) record_refusal: Option<Refusal>,
-    pub(crate) age_max: Duration,
+    pub(crate) interval: Interval,
 }
 
 /// The creation timestamp of an object.
