@@ -43,7 +43,7 @@ pub(crate) struct EvictionDecision {
 }
 
 /// What to evict for a pool. `holding`: nodes that hold any address. `busy`: these, and nodes that a move or call
-/// involves, or that may hold an address in an unknown state.
+/// involves, that may hold an address in an unknown state, or that held one of an object that the controller does not act on.
 pub(crate) fn next(
     world: &World,
     member: &Member,

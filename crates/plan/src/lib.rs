@@ -79,7 +79,8 @@ pub use record::{
 };
 pub use standing::{Standing, Why};
 pub use steps::{
-    Action, CreationAction, CreationStep, Eviction, Mark, Marks, Plan, RecordAction, RecordStep, Step,
+    Action, CreationAction, CreationStep, Eviction, LeftAlone, Mark, Marks, Plan, RecordAction, RecordStep,
+    Step,
 };
 pub use times::{later, whole_seconds};
 pub use verdicts::{Lacking, MisplacedPods, Published, Verdict, Waits};

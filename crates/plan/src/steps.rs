@@ -70,12 +70,26 @@ pub struct Plan {
 pub struct Marks {
     /// For each kind of object: the nodes that hold an address, and which one.
     pub holders: BTreeMap<&'static str, BTreeMap<NodeName, Mark>>,
-    /// Kinds of objects for which the plan does not know every holder: the controller can't read all objects, or does not
-    /// act on one. It removes no mark of these kinds.
+    /// Kinds of objects for which the plan does not know every holder, because the controller can't read all objects or
+    /// their journals. It removes no mark of these kinds.
     pub uncertain: BTreeSet<&'static str>,
+    /// For each kind of object: the objects that the controller leaves alone. It removes none of their marks.
+    pub left_alone: BTreeMap<&'static str, LeftAlone>,
     /// For each kind of object: nodes that may hold an address, for example because its state is unknown or a call to
     /// attach it is in flight. They keep their marks of this kind.
     pub unsure: BTreeMap<&'static str, BTreeSet<NodeName>>,
+}
+
+/// Objects that the controller does not act on, because they are refused or in mode Observe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftAlone {
+    /// Their names.
+    pub objects: BTreeSet<Arc<str>>,
+    /// Their addresses.
+    pub addresses: BTreeSet<Address>,
+    /// The nodes that they select, and those that held one of their addresses. Another controller may have marked them with
+    /// a label that does not name the object.
+    pub nodes: BTreeSet<NodeName>,
 }
 
 /// The mark of a node that holds an address.

@@ -827,8 +827,16 @@ fn a_mark_is_removed_only_if_the_node_surely_holds_no_address() {
         ("".into(), "".into()),
         "no pod on the node is Ready"
     );
-    assert_eq!(marks("observe | n1 holds a1"), ("".into(), "all".into()), "mode Observe marks no node");
-    assert_eq!(marks("refused | n1 holds a1"), ("".into(), "all".into()));
+    for left_alone in
+        ["observe | n1 holds a1 | n2 | n3 unmatched", "refused | n1 holds a1 | n2 | n3 unmatched"]
+    {
+        let plan = plan(&world(left_alone), now());
+        assert!(plan.marks.holders.is_empty(), "{left_alone}: it marks no node");
+        let kept = &plan.marks.left_alone[kind];
+        let nodes: Vec<_> = kept.nodes.iter().map(ToString::to_string).collect();
+        assert_eq!((nodes, kept.addresses.len(), kept.objects.len()), (vec!["n1".into(), "n2".into()], 1, 1));
+        assert!(!plan.marks.uncertain.contains(kind), "{left_alone}: other objects' marks are removed");
+    }
     let coming = |text: &str| plan(&world(text), now()).marks.unsure.contains_key(kind);
     assert!(coming("n1 | a1 moves - -> n1 | a1 busy"), "the address may be there already");
     assert!(!coming("n1 | a1 moves - -> n1"), "there was no call yet");

@@ -5,6 +5,8 @@
 //! earlier controller set. Server-side apply would not remove it, because another field manager owns it. The patch
 //! contains the `resourceVersion` of the node, so a delayed patch can't undo a later one.
 
+use std::collections::BTreeSet;
+
 use api::{ALLOCATION_LABEL_PREFIX, IP_READY_LABEL, RESERVED_IP_ANNOTATION, allocation_label};
 use k8s_openapi::api::core::v1;
 use kube::api::{Patch, PatchParams};
@@ -90,7 +92,8 @@ fn ids(labels: &[(String, String)], annotations: &[(String, String)]) -> Vec<Mar
 pub(super) fn differences(index: &Index, marks: &Marks) -> Vec<Difference> {
     // The controller does not write to undecodable nodes.
     let nodes = index.nodes.iter().filter(|(_, node)| !node.is_stand_in);
-    nodes.filter_map(|(name, node)| difference(name, node, marks)).collect()
+    let kept = kept_labels(marks);
+    nodes.filter_map(|(name, node)| difference(name, node, marks, &kept)).collect()
 }
 
 pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Result<(), kube::Error> {
@@ -99,9 +102,20 @@ pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Resu
     api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
 }
 
+/// The labels that name a NetIPAllocation on which the controller does not act.
+fn kept_labels(marks: &Marks) -> BTreeSet<String> {
+    let left_alone = marks.left_alone.get(net_ip_allocation::KIND);
+    left_alone
+        .into_iter()
+        .flat_map(|left_alone| &left_alone.objects)
+        .map(|name| allocation_label(name))
+        .collect()
+}
+
 /// How the marks of a node differ from the plan, if they do. Marks of a kind are not removed if the plan does not know
-/// all objects of that kind, or if the node may hold one of their addresses.
-fn difference(name: &NodeName, node: &Node, marks: &Marks) -> Option<Difference> {
+/// all objects of that kind, or if the node may hold one of their addresses. A mark of an object that the controller does
+/// not act on stays, too.
+fn difference(name: &NodeName, node: &Node, marks: &Marks, kept: &BTreeSet<String>) -> Option<Difference> {
     let held = |kind: &'static str| marks.holders.get(kind).and_then(|holders| holders.get(name));
     let is_unsure = |kind| marks.unsure.get(kind).is_some_and(|nodes| nodes.contains(name));
     let may_remove =
@@ -109,20 +123,30 @@ fn difference(name: &NodeName, node: &Node, marks: &Marks) -> Option<Difference>
     let of_allocation = held(net_ip_allocation::KIND).map(|mark| {
         [IP_READY_LABEL.to_owned(), allocation_label(&mark.object)].map(|label| (label, "true".to_owned()))
     });
-    let labels = Changes::new(
+    let mut labels = Changes::new(
         &node.labels,
         of_allocation.into_iter().flatten().collect(),
         &[IP_READY_LABEL, ALLOCATION_LABEL_PREFIX],
         may_remove(net_ip_allocation::KIND),
     );
+    if let Some(left_alone) = marks.left_alone.get(net_ip_allocation::KIND) {
+        let is_marked = node.labels.names_from(ALLOCATION_LABEL_PREFIX).any(|key| kept.contains(key));
+        let keeps_ready = is_marked || left_alone.nodes.contains(name);
+        labels.removed.retain(|(key, _)| !(kept.contains(key) || (key == IP_READY_LABEL && keeps_ready)));
+    }
     let of_pool = held(floating_ip_pool::KIND)
         .map(|mark| (RESERVED_IP_ANNOTATION.to_owned(), mark.address.to_string()));
-    let annotations = Changes::new(
+    let mut annotations = Changes::new(
         &node.annotations,
         of_pool.into_iter().collect(),
         &[RESERVED_IP_ANNOTATION],
         may_remove(floating_ip_pool::KIND),
     );
+    if let Some(left_alone) = marks.left_alone.get(floating_ip_pool::KIND) {
+        let is_theirs =
+            |text: &str| text.parse().is_ok_and(|address| left_alone.addresses.contains(&address));
+        annotations.removed.retain(|(_, address)| !is_theirs(address));
+    }
     let is_different = !labels.is_empty() || !annotations.is_empty();
     let version = node.version.clone();
     is_different.then(|| Difference { node: name.clone(), version, labels, annotations })
@@ -177,7 +201,7 @@ mod tests {
     }
 
     fn diff(node: &Node, marks: &Marks) -> Option<Value> {
-        difference(&"n1".into(), node, marks).map(|difference| difference.patch(false))
+        difference(&"n1".into(), node, marks, &kept_labels(marks)).map(|difference| difference.patch(false))
     }
 
     #[test]
@@ -202,7 +226,8 @@ mod tests {
         let marked = node(json!({"ip.ready": "true", of_other: "true", "role": "edge"}), json!({}));
         let patch = diff(&marked, &marks(&["NetIPAllocation"], &[])).unwrap();
         assert_eq!(patch["metadata"]["labels"], json!({OF_EDGE: "true", of_other: null}));
-        let difference = difference(&"n1".into(), &marked, &marks(&["NetIPAllocation"], &[])).unwrap();
+        let marks = marks(&["NetIPAllocation"], &[]);
+        let difference = difference(&"n1".into(), &marked, &marks, &kept_labels(&marks)).unwrap();
         assert_eq!(difference.patch(true)["metadata"]["labels"], json!({of_other: null}));
     }
 
@@ -214,6 +239,32 @@ mod tests {
             let patch = diff(&marked, &marks(&["FloatingIPPool"], uncertain)).unwrap();
             assert_eq!(patch["metadata"]["annotations"], json!({annotation: "203.0.113.7"}));
         }
+    }
+
+    #[test]
+    fn i4_an_object_that_is_left_alone_keeps_only_its_own_marks() {
+        const OF_OTHER: &str = "allocation.netinfra.darkbrains.com/other";
+        let mut marks = marks(&[], &[]);
+        let allocations = marks.left_alone.entry("NetIPAllocation").or_default();
+        allocations.objects.insert("edge".into());
+        let both = node(json!({"ip.ready": "true", OF_EDGE: "true", OF_OTHER: "true"}), json!({}));
+        assert_eq!(diff(&both, &marks).unwrap()["metadata"]["labels"], json!({OF_OTHER: null}));
+        let of_other = node(json!({"ip.ready": "true", OF_OTHER: "true"}), json!({}));
+        let removed = diff(&of_other, &marks).unwrap();
+        assert_eq!(removed["metadata"]["labels"], json!({"ip.ready": null, OF_OTHER: null}));
+        marks.left_alone.entry("NetIPAllocation").or_default().nodes.insert("n1".into());
+        let removed = diff(&of_other, &marks).unwrap();
+        assert_eq!(
+            removed["metadata"]["labels"],
+            json!({OF_OTHER: null}),
+            "its controller may have set ip.ready"
+        );
+
+        let annotated = |address: &str| node(json!({}), json!({RESERVED_IP_ANNOTATION: address}));
+        let pools = marks.left_alone.entry("FloatingIPPool").or_default();
+        pools.addresses.insert("203.0.113.7".parse().unwrap());
+        assert_eq!(diff(&annotated("203.0.113.7"), &marks), None);
+        assert!(diff(&annotated("203.0.113.8"), &marks).is_some());
     }
 
     #[test]
