@@ -52,6 +52,7 @@ fn node(number: usize, readiness: Readiness) -> Node {
     Node {
         machine: Some((scope(), vm(number))),
         readiness,
+        grace_starts: None,
         is_cordoned: false,
         is_leaving: false,
         region: Some("nyc3".into()),

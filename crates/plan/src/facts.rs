@@ -15,6 +15,8 @@ pub struct Node {
     pub machine: Option<(Scope, VmId)>,
     /// Whether the kubelet reports that the node can run pods.
     pub readiness: Readiness,
+    /// When its grace period starts. `None` if the time in the node's condition applies.
+    pub grace_starts: Option<Timestamp>,
     /// Whether it is marked unschedulable, by a person or a drain.
     pub is_cordoned: bool,
     /// Whether the node has a taint that announces its removal.
@@ -30,7 +32,7 @@ pub struct Node {
 pub enum Readiness {
     /// It is Ready.
     Ready,
-    /// It has not been Ready since this time.
+    /// It has not been Ready since this time, according to its condition.
     NotReadySince(Timestamp),
     /// The controller can't decode the Node object. The node keeps its address and gets no new one.
     Unknown,

@@ -30,6 +30,7 @@ macro_rules! sabotaged {
     };
 }
 
+mod account;
 mod bits;
 mod creation;
 mod evictions;
@@ -58,6 +59,7 @@ mod verdicts;
 pub mod vips;
 mod world;
 
+pub use account::scope_of;
 pub use creation::TAG_PREFIX;
 pub use evictions::{WorkloadPod, pod_to_evict};
 pub use facts::{

@@ -107,22 +107,6 @@ pub struct Scope {
     pub account: Arc<str>,
 }
 
-impl Scope {
-    /// The scope of a pool: that of the first matching node, otherwise of a VM that held one of its addresses.
-    pub fn choose(
-        provider: Provider,
-        mut of_nodes: impl Iterator<Item = Self>,
-        mut holders: impl Iterator<Item = VmId>,
-    ) -> Option<Self> {
-        let of_holder = |vm: VmId| Some(Self { provider, account: vm.as_str().split_once('/')?.0.into() });
-        match provider {
-            // The token determines the account.
-            Provider::DigitalOcean => Some(Self { provider, account: "".into() }),
-            _ => of_nodes.find(|scope| scope.provider == provider).or_else(|| holders.find_map(of_holder)),
-        }
-    }
-}
-
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.account {

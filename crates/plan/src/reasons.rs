@@ -192,7 +192,8 @@ closed! {
         Missing => stalled(
             "the cloud does not know the address",
             "correct the list: a typo, or an address of another project, subscription, region or account than \
-             that of the nodes. If the address was released, reserve it again if the cloud allows it",
+             that of the nodes. If the address was released, reserve it again if the cloud allows it. If its account \
+             has changed together with that of the nodes, remove it from the object and add it again",
         ),
         UnsupportedAddress => stalled(
             "it is an IPv6 address at Google Cloud, where the controller attaches only IPv4 addresses. The \

@@ -109,7 +109,7 @@ pub(crate) fn standing(member: &Member, slot: usize, node: &Node, now: Timestamp
     }
     if let Readiness::NotReadySince(since) = node.readiness {
         let grace = if crate::sabotaged!(GraceIgnored) { Duration::ZERO } else { pool.policy.failover_grace };
-        let ends = later(since, grace);
+        let ends = later(node.grace_starts.unwrap_or(since), grace);
         return match now < ends || crate::sabotaged!(DeadKept) {
             true => Standing::Keeps(Why::WithinGrace, Some(ends)),
             false => Standing::Leaves(Why::NotReady),

@@ -15,11 +15,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use jiff::SignedDuration;
 
 use crate::bits::Bits;
-use crate::member::Member;
+use crate::member::{Member, is_elsewhere};
 use crate::ownership::Ownership;
 use crate::{
     Account, Address, Epoch, Fact, Holding, InFlight, Kinds, LastSteps, MachineState, Node, NodeName,
@@ -35,8 +36,8 @@ pub struct World {
     slots_of_vm: HashMap<VmId, Slots>,
     /// Nodes that share their VM with another node.
     twins: Bits,
-    /// One copy of each scope, so that comparing two scopes is mostly a comparison of pointers.
-    scopes: BTreeSet<Scope>,
+    /// The nodes of each scope. All pools share one copy of each scope, so comparing two scopes mostly compares pointers.
+    scopes: BTreeMap<Scope, Bits>,
     free_slots: Vec<usize>,
     /// The nodes of each region; `None` for nodes without a region label.
     regions: BTreeMap<Option<Arc<str>>, Bits>,
@@ -136,6 +137,10 @@ enum Slots {
     Several(BTreeSet<usize>),
 }
 
+/// The tolerance for the start of a grace period. It is computed from two clocks that are read one after the other, so the
+/// results differ a little.
+const CLOCK_TOLERANCE: Duration = Duration::from_millis(100);
+
 /// When to list a cloud again, because the last listing can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
@@ -178,7 +183,8 @@ impl World {
         }
         let left = self.forget_machine(slot);
         self.regions.entry(node.region.clone()).or_default().set(slot, true);
-        if let Some((_, vm)) = &node.machine {
+        if let Some((scope, vm)) = &node.machine {
+            self.scopes.entry(scope.clone()).or_default().set(slot, true);
             self.add_to_machine(vm, slot);
         }
         for member in self.pools.values_mut() {
@@ -187,6 +193,18 @@ impl World {
         let entered = node.machine.as_ref().map(|(_, vm)| vm.clone());
         self.slots[slot] = Some((name.clone(), node));
         left.iter().chain(&entered).for_each(|vm| self.find_nodes(vm));
+    }
+
+    /// Sets when the grace period of a NotReady node starts, unless the difference is within [`CLOCK_TOLERANCE`].
+    pub fn set_grace_start(&mut self, name: &NodeName, from: Timestamp) {
+        let Some(slot) = self.slot_of_node.get(name) else { return };
+        if let Some((_, node)) = &mut self.slots[*slot]
+            && node
+                .grace_starts
+                .is_none_or(|known| known.duration_since(from).unsigned_abs() > CLOCK_TOLERANCE)
+        {
+            node.grace_starts = Some(from);
+        }
     }
 
     /// Removes a node.
@@ -227,13 +245,16 @@ impl World {
         }
     }
 
-    /// Forgets the region and VM of a node. Returns the VM.
+    /// Forgets the region, account and VM of a node. Returns the VM.
     fn forget_machine(&mut self, slot: usize) -> Option<VmId> {
         let (_, node) = self.slots[slot].as_ref()?;
         if let Some(nodes) = self.regions.get_mut(&node.region) {
             nodes.set(slot, false);
         }
-        let vm = node.machine.as_ref().map(|(_, vm)| vm.clone())?;
+        let (scope, vm) = node.machine.clone()?;
+        if let Some(nodes) = self.scopes.get_mut(&scope) {
+            nodes.set(slot, false);
+        }
         self.twins.set(slot, false);
         match self.slots_of_vm.get_mut(&vm) {
             Some(Slots::One(_)) => _ = self.slots_of_vm.remove(&vm),
@@ -265,10 +286,10 @@ impl World {
     }
 
     fn interned(&mut self, scope: Scope) -> Scope {
-        match self.scopes.get(&scope) {
-            Some(known) => known.clone(),
+        match self.scopes.get_key_value(&scope) {
+            Some((known, _)) => known.clone(),
             None => {
-                self.scopes.insert(scope.clone());
+                self.scopes.insert(scope.clone(), Bits::default());
                 scope
             }
         }
@@ -564,6 +585,26 @@ impl World {
             }
         }
         (!others.is_empty()).then_some(others)
+    }
+
+    /// The first matching node by name, in the pool's region and zones, whose VM is in another account than the pool, with
+    /// the scope of that VM.
+    pub fn node_in_other_account(&self, key: &PoolKey) -> Option<(&NodeName, &Scope)> {
+        let member = self.member(key)?;
+        let pool = &member.pool;
+        let others = self
+            .scopes
+            .iter()
+            .filter(|(other, _)| other.provider == pool.scope.provider && **other != pool.scope);
+        let mut in_others = Bits::default();
+        others.for_each(|(_, nodes)| in_others.add(&member.matching.within([nodes, nodes])));
+        if in_others.is_empty() {
+            return None;
+        }
+        let found =
+            self.slots_by_name().filter(|slot| in_others.contains(*slot)).filter_map(|slot| self.at(slot));
+        let mut found = found.filter(|(_, node)| !is_elsewhere(pool, node));
+        found.find_map(|(name, node)| Some((name, &node.machine.as_ref()?.0)))
     }
 
     /// How many slots there are, used or not.

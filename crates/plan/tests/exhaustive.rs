@@ -108,7 +108,15 @@ fn build(nodes: &[Kind], free: [usize; 2], tenancies: [Tenancy; 2]) -> World {
         let machine = Some((scope(), vm));
         world.set_node(
             &name,
-            Node { machine, readiness, is_cordoned: false, is_leaving: false, region: None, zone: None },
+            Node {
+                machine,
+                readiness,
+                grace_starts: None,
+                is_cordoned: false,
+                is_leaving: false,
+                region: None,
+                zone: None,
+            },
         );
         members.push((name, matched));
     }

@@ -85,6 +85,7 @@ fn random(seed: u64) -> Facts {
                     0 => Readiness::NotReadySince(start() - Duration::from_secs(rng.roll(120))),
                     _ => Readiness::Ready,
                 },
+                grace_starts: None,
                 is_cordoned: rng.one_in(5),
                 is_leaving: rng.one_in(8),
                 region: (!rng.one_in(6)).then(|| if rng.one_in(6) { "far".into() } else { "near".into() }),
@@ -254,6 +255,7 @@ fn example_node() -> Node {
     Node {
         machine: Some((scope(0), vm(77))),
         readiness: Readiness::Ready,
+        grace_starts: None,
         is_cordoned: false,
         is_leaving: false,
         region: None,

@@ -291,8 +291,15 @@ impl Mind {
             let is_cordoned = self.drained.contains(&node);
             let (machine, name) = (Some((scope(), vm(node))), target(node).node);
             let readiness = Readiness::Ready;
-            let observed =
-                Node { machine, readiness, is_cordoned, is_leaving: false, region: None, zone: None };
+            let observed = Node {
+                machine,
+                readiness,
+                grace_starts: None,
+                is_cordoned,
+                is_leaving: false,
+                region: None,
+                zone: None,
+            };
             world.set_node(&name, observed);
             world.set_member(&key(), &name, Some(if is_cordoned { Pods::Absent } else { Pods::Ready }));
         }

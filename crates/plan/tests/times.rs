@@ -130,8 +130,15 @@ fn world(times: &Times) -> World {
             _ => Readiness::Ready,
         };
         let machine = Some((scope(), vm(number)));
-        let node =
-            Node { machine, readiness, is_cordoned: false, is_leaving: false, region: None, zone: None };
+        let node = Node {
+            machine,
+            readiness,
+            grace_starts: None,
+            is_cordoned: false,
+            is_leaving: false,
+            region: None,
+            zone: None,
+        };
         world.set_node(&name, node);
         world.set_member(&key, &name, Some(Pods::Ready));
     }

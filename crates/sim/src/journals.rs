@@ -5,7 +5,8 @@
 //! reason may continue.
 //!
 //! The check skips nodes with other recent events, because the controller may have seen an older state of them. It also
-//! skips processes whose wall clock was changed, because they measure the grace period with it.
+//! skips a process if its wall clock was changed and it never saw the node Ready. Such a process compares its wall clock
+//! with the time in the node's condition.
 //!
 //! A write violates I12 if the status stops reporting the loss of a holder less than a minute after the loss.
 
@@ -63,7 +64,7 @@ impl Journal {
         let too_early =
             entries(&after).filter(is_new).filter_map(|entry| too_early(universe, process, entry));
         too_early.for_each(|what| universe.report_violation("I8", what));
-        if !universe.grace.is_misjudging(process) {
+        if !universe.grace.has_changed_clock(process) {
             let forgotten = forgotten_losses(universe, &self.before, &after);
             forgotten.into_iter().for_each(|what| universe.report_violation("I12", what));
         }
@@ -108,7 +109,7 @@ fn too_early(universe: &Universe, process: u64, entry: &Value) -> Option<String>
     };
     let node = nodes.iter().find(is_it)?;
     let name = text(&node["metadata"]["name"])?;
-    let since = universe.grace.ill_since(&name).filter(|_| !universe.grace.is_misjudging(process))?;
+    let since = universe.grace.known_since(&name, process)?;
     let is_too_soon = universe.elapsed() + INEXACTNESS < since + universe.grace.lasts();
     let has_another_reason = node["spec"]["unschedulable"] == true
         || universe.holder(&ip) != Some(vm)

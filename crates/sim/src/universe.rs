@@ -221,6 +221,9 @@ impl Universe {
     /// Notes that a process watches a kind.
     pub fn watches(&self, process: u64, plural: &'static str) {
         lock(&self.weather).watched.insert((process, plural));
+        if plural == "nodes" {
+            self.grace.watches(process, self.elapsed());
+        }
     }
 
     /// How long the watches will still be silent; none if they are not.
@@ -391,7 +394,7 @@ impl Process {
     /// Changes its wall clock by this much.
     pub fn jump(&self, milliseconds: i64) {
         *lock(&self.skew) += milliseconds;
-        self.universe.grace.misjudges(self.number);
+        self.universe.grace.changes_clock(self.number);
     }
 
     fn own_time(&self) -> Duration {

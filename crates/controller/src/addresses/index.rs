@@ -13,6 +13,7 @@ mod pods;
 #[cfg(test)]
 mod tests;
 pub mod tracked;
+mod unready;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 use self::interest::Interest;
 use self::owners::Owners;
 use self::tracked::Tracked;
+use self::unready::Unready;
 use super::codec;
 use super::kind::Kind;
 use super::needed::Needed;
@@ -76,6 +78,7 @@ pub struct Index {
     owners: Owners,
     /// Scopes in which the permission to list addresses is missing, with the name of the permission.
     pub without: BTreeMap<Scope, String>,
+    unready: Unready,
     /// Nodes whose VMs can't get an address, and why.
     unsupported: BTreeMap<NodeName, &'static str>,
     /// Objects that can't be decoded.
@@ -243,8 +246,12 @@ impl Index {
         if has_labels {
             self.pods_listed_for = self.pods_listing_for;
         }
-        if self.listed.insert(kind) || has_labels {
+        let is_first = self.listed.insert(kind);
+        if is_first || has_labels {
             self.count_newly_listed();
+        }
+        if is_first && kind == Kind::Nodes {
+            self.choose_accounts_again();
         }
     }
 
@@ -272,6 +279,13 @@ impl Index {
                 tracked.is_counted = true;
             }
             self.recount(&key);
+        }
+    }
+
+    /// Passes the start of each NotReady node's grace period to the planner. `wall` is the current time.
+    pub fn note_grace_starts(&mut self, wall: Timestamp) {
+        for (name, since) in self.unready.at(wall) {
+            self.world.set_grace_start(name, since);
         }
     }
 

@@ -49,6 +49,8 @@ pub struct Node {
     pub uid: Option<Box<str>>,
     /// The `resourceVersion`.
     pub version: Option<Box<str>>,
+    /// When it was created.
+    pub created: Option<Timestamp>,
     /// The labels.
     pub labels: Labels,
     /// The annotations that decisions need.
@@ -134,6 +136,7 @@ pub struct NodeReader {
 impl NodeReader {
     /// The fields of a node that decisions need.
     pub fn read(&mut self, node: SlimNode) -> Node {
+        let created = node.creation_timestamp().map(|time| time.0);
         let readiness = match node.status.ready() {
             Some(ready) if ready.status == "True" => Readiness::Ready,
             Some(ready) => {
@@ -141,10 +144,7 @@ impl NodeReader {
                 Readiness::NotReadySince(since.unwrap_or(Timestamp::UNIX_EPOCH))
             }
             // A node that has never reported its status is NotReady.
-            None => {
-                let created = node.creation_timestamp().map(|time| time.0);
-                Readiness::NotReadySince(created.unwrap_or(Timestamp::UNIX_EPOCH))
-            }
+            None => Readiness::NotReadySince(created.unwrap_or(Timestamp::UNIX_EPOCH)),
         };
         let address = |found: &SlimAddress| {
             Some((AddressType::named(&found.kind)?, found.address.parse::<Address>().ok()?))
@@ -153,6 +153,7 @@ impl NodeReader {
             name: node.metadata.name.as_deref().unwrap_or_default().into(),
             uid: node.metadata.uid.as_deref().map(Into::into),
             version: node.metadata.resource_version.as_deref().map(Into::into),
+            created,
             labels: self.labels.read(node.metadata.labels.as_ref()),
             annotations: self.labels.read(node.metadata.annotations.as_ref()),
             provider_id: node.spec.provider_id.map(Into::into),

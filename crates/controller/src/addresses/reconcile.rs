@@ -282,6 +282,7 @@ impl Reconciler {
     /// plan may be written to a status.
     fn plan(&mut self, now: Timestamp) -> Plan {
         self.index.note_outdated();
+        self.index.note_grace_starts(now);
         let mut plan = plan::plan(&self.index.world, now);
         // An object that is not in the cache may have an address on any node, so marks of its kind stay.
         plan.marks.uncertain.extend(self.index.unread_address_kinds());

@@ -3,7 +3,8 @@
 //! A world is a list of clauses between bars.
 //!
 //! A clause `n1 …` describes a node:
-//! - `cordoned`, `leaving` (about to be removed), `undecodable`, `unmatched`, `notready 30` (for 30 seconds)
+//! - `cordoned`, `leaving` (about to be removed), `undecodable`, `unmatched`, `notready 30` (for 30 seconds), `seen 20` (the
+//!   controller saw it stop being Ready 20 seconds ago)
 //! - its pods: one is Ready by default; `empty` (none), `pods` (some, none Ready), `undecodable-pods` (some can't be
 //!   decoded), `evictable` (pods of the workload that the controller may evict)
 //! - `zone b`, `region s` (`region -` for unknown; `r` by default)
@@ -380,6 +381,7 @@ impl Sketch {
         let mut node = Node {
             machine: Some((scope(), vm(name))),
             readiness: Readiness::Ready,
+            grace_starts: None,
             is_cordoned: false,
             is_leaving: false,
             region: Some("r".into()),
@@ -407,6 +409,7 @@ impl Sketch {
                 "machine" => node.machine = Some((scope(), vm(next()))),
                 "dead" => _ = self.world.machines.insert(vm(name), MachineState::Stopped),
                 "notready" => node.readiness = Readiness::NotReadySince(seconds_ago(next())),
+                "seen" => node.grace_starts = Some(seconds_ago(next())),
                 "zone" => node.zone = Some(next().into()),
                 "region" => node.region = Some(next()).filter(|region| *region != "-").map(Into::into),
                 "holds" => {
@@ -552,6 +555,7 @@ fn full(listed: u32, removed: u32) -> World {
     let node = Node {
         machine: None,
         readiness: Readiness::Ready,
+        grace_starts: None,
         is_cordoned: false,
         is_leaving: false,
         region: None,
@@ -602,6 +606,12 @@ fn a_notready_node_keeps_its_address_for_the_grace_period() {
     let asked = plan(&world("grace 60 | n1 notready 30 holds a1 | n2"), now()).ask_again;
     assert_eq!(asked, Some(now() + Duration::from_secs(30)));
     check("grace 60 | n1 notready 60 holds a1 | n2", expect!["begin to move a1 from n1 to n2"]);
+}
+
+#[test]
+fn i15_grace_starts_when_the_controller_sees_the_node_notready() {
+    check("grace 60 | n1 notready 90 seen 30 holds a1 | n2", expect!["a1 on n1"]);
+    check("grace 60 | n1 notready 1 seen 60 holds a1 | n2", expect!["begin to move a1 from n1 to n2"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use plan::{Address, Fact, Holding, Mode, NodeName, Pool, PoolKey, Reason, Scope}
 use tokio::time::Instant;
 
 use super::Index;
-use super::nodes::machine_of;
+use super::nodes::candidate;
 use super::tracked::{Reserved, Tracked};
 use crate::addresses::codec;
 use crate::addresses::create_request::CreateRequest;
@@ -289,6 +289,13 @@ impl Index {
 
     /// Rebuilds the pool of an object from the object, the nodes and the pods.
     pub(super) fn rebuild(&mut self, key: &PoolKey) {
+        let present = self.world.pool(key).map(|pool| pool.scope.clone());
+        self.rebuild_in(key, present);
+    }
+
+    /// Rebuilds the pool of an object. If no VM shows its account, it stays in the present scope as long as a matching node
+    /// is there.
+    pub(super) fn rebuild_in(&mut self, key: &PoolKey, present: Option<Scope>) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         let Parsed { mut pool, provider, selection, mut refusal, record_refusal, interval } =
             tracked.parsed();
@@ -304,14 +311,10 @@ impl Index {
         let members: Vec<_> =
             self.nodes.iter().map(|(name, node)| (name.clone(), tracked.membership(name, node))).collect();
         if let (None, Some(provider)) = (&refusal, provider) {
-            let matching = members
-                .iter()
-                .filter(|(_, pods)| pods.is_some())
-                .filter_map(|(name, _)| self.nodes.get(name))
-                .filter_map(|node| Some(machine_of(node)?.0));
-            let holders =
-                pool.last_holders.values().cloned().chain(codec::machines_of(tracked.object.moves()));
-            match Scope::choose(provider, matching, holders) {
+            let matching = members.iter().filter(|(_, pods)| pods.is_some());
+            let of_journal = codec::machines_of(tracked.object.moves());
+            let matching = matching.filter_map(|(name, _)| candidate(&self.nodes, &self.world, name));
+            match plan::scope_of(provider, &pool, present.as_ref(), of_journal, matching) {
                 Some(scope) => pool.scope = scope,
                 None => {
                     let is_selected = |name: &NodeName| {

@@ -286,6 +286,64 @@ fn an_unsupported_vm_is_reported_until_its_node_is_gone() {
 }
 
 #[test]
+fn i12_the_oldest_node_decides_the_account_in_any_order() {
+    let node = |name: &str, project: &str, created: &str| {
+        let metadata = json!({"name": name, "creationTimestamp": created});
+        read_node(
+            json!({"metadata": metadata, "spec": {"providerID": format!("gce://{project}/zone/{name}")}}),
+        )
+    };
+    let (ours, theirs) =
+        (node("n2", "ours", "2026-01-01T00:00:00Z"), node("n1", "theirs", "2026-02-01T00:00:00Z"));
+    let allocation = |version: &str| {
+        let spec = json!({"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"}});
+        let generation: u64 = version.parse().unwrap();
+        let metadata =
+            json!({"name": "edge", "uid": "a1", "resourceVersion": version, "generation": generation});
+        json!({"metadata": metadata, "spec": spec})
+    };
+    let account = |index: &Index| index.world.pools().next().unwrap().scope.account.to_string();
+    let mut index = Index::default();
+    index.observe(Observed::Allocations(Change::All(vec![read(allocation("1"))])));
+    index.observe(Observed::Nodes(Change::Applied(Box::new(theirs.clone()))));
+    assert_eq!(account(&index), "theirs", "no other node is known yet");
+    index.observe(Observed::Nodes(Change::All(vec![theirs, ours])));
+    assert_eq!(account(&index), "ours");
+    index.observe(Observed::Nodes(Change::Applied(Box::new(node("n0", "theirs", "2026-03-01T00:00:00Z")))));
+    index.observe(Observed::Allocations(Change::Applied(Box::new(read(allocation("2"))))));
+    assert_eq!(account(&index), "ours", "a new node changes nothing");
+    let key = index.objects.keys().next().unwrap().clone();
+    let other = index.world.node_in_other_account(&key).map(|(_, scope)| scope.to_string());
+    assert_eq!(other.as_deref(), Some("gcp/theirs"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn i15_a_clock_a_minute_behind_does_not_shorten_the_grace_period() {
+    let now: Timestamp = "2026-03-01T00:01:00Z".parse().unwrap();
+    let node = |version: &str, status: &str, since: &str| {
+        let ready = json!({"type": "Ready", "status": status, "lastTransitionTime": since});
+        let metadata = json!({"name": "n1", "uid": "n1", "resourceVersion": version});
+        let node = read_node(json!({"metadata": metadata, "status": {"conditions": [ready]}}));
+        Observed::Nodes(Change::Applied(Box::new(node)))
+    };
+    let grace_starts = |index: &mut Index, at: Timestamp| {
+        index.note_grace_starts(at);
+        index.world.node(&"n1".into()).unwrap().grace_starts
+    };
+    let mut index = Index::default();
+    index.observe(node("1", "True", "2026-01-01T00:00:00Z"));
+    assert_eq!(grace_starts(&mut index, now), None);
+    index.observe(node("2", "False", "2026-03-01T00:00:00Z"));
+    assert_eq!(grace_starts(&mut index, now), Some(now));
+    index.observe(node("3", "Unknown", "2026-03-01T00:00:40Z"));
+    assert_eq!(grace_starts(&mut index, now), Some(now), "only the condition changed");
+    index.observe(Observed::Nodes(Change::Deleted(gone_node("n1"))));
+    index.observe(node("4", "Unknown", "2026-03-01T00:00:40Z"));
+    let never_seen_ready = grace_starts(&mut index, now).unwrap();
+    assert_eq!(never_seen_ready.to_string(), "2026-03-01T00:00:40Z");
+}
+
+#[test]
 fn only_taints_of_a_planned_removal_move_the_address() {
     let is_leaving = |taint: &str, effect: &str| {
         let taints = json!([{"key": taint, "effect": effect}]);

@@ -300,7 +300,18 @@ impl Builder<'_> {
         });
         let unsupported = self.index.unsupported(&self.pool.key).filter(|_| self.refusal.is_none());
         let unsupported = unsupported.map(|(node, why)| format!("node {node} can't get an address: {why}"));
-        self.misplaced_pods.map(ToString::to_string).into_iter().chain(without).chain(unsupported)
+        let elsewhere =
+            self.index.world.node_in_other_account(&self.pool.key).filter(|_| self.refusal.is_none());
+        let scope = &self.pool.scope;
+        let elsewhere = elsewhere.map(|(node, other)| {
+            format!("node {node} can't get an address: it is in {other}, but this object uses {scope}")
+        });
+        self.misplaced_pods
+            .map(ToString::to_string)
+            .into_iter()
+            .chain(without)
+            .chain(unsupported)
+            .chain(elsewhere)
     }
 
     /// The steps that the controller would start in the mode Active.
