@@ -48,8 +48,7 @@ tools:
 # Builds the release binary; prints its path as the last line.
 build:
     cargo build --release --locked -p controller
-    @# The release must not contain code that injects faults, neither as a feature nor in the binary.
-    @! cargo tree --locked -p controller --edges normal --prefix none --format '{p} {f}' | grep -E '^(controller|plan) [^)]*[)].*(sabotage|simulation|failpoints)'
+    @# The release must not contain code that injects faults. `just check` looks at its features.
     @! grep -q "stopping at a failpoint" "$CARGO_TARGET_DIR/release/ip-address-controller"
     @echo "$CARGO_TARGET_DIR/release/ip-address-controller"
 
@@ -163,7 +162,6 @@ generate: tools
 
 _compiled: _tests _clippy && _deny _mdbook
     tools/baseline
-    cargo build --quiet --release --locked -p controller
     cargo build --quiet --release --locked -p sim
 
 # Fails if the plain manifests differ from what the chart renders.
@@ -182,17 +180,21 @@ _rust: _clippy
 _clippy:
     cargo clippy {{everything}} --all-targets -- -D warnings
     cargo clippy {{everything}} {{tests_on_servers}} -- -D warnings
+    @# The controller with the features of a release. `just nightly` builds it.
+    cargo clippy --locked -p controller -- -D warnings
 
 _tests:
     cargo test --no-run {{everything}}
     cargo test --no-run {{everything}} {{tests_on_servers}}
 
-# Checks licences, sources and duplicate versions of dependencies, and that the planner needs no client of Kubernetes.
+# Checks licences, sources and duplicate versions of dependencies, that the planner needs no client of Kubernetes, and that
+# the release has no code that injects faults.
 _dependencies: _deny
     cargo fetch --locked
     {{cache}}/cargo-deny-{{deny_version}}/bin/cargo-deny --offline --log-level error check bans licenses sources
     @echo "skipped the check for known vulnerabilities, which downloads a database: run just advisories"
     ! cargo tree --locked -p plan --edges normal --prefix none | grep -E '^(kube|tokio|k8s-openapi)'
+    ! cargo tree --locked -p controller --edges normal --prefix none --format '{p} {f}' | grep -E '^(controller|plan) [^)]*[)].*(sabotage|simulation|failpoints)'
 
 _deny: (_install "cargo-deny" deny_version)
 
