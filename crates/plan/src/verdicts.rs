@@ -75,6 +75,27 @@ pub enum Waits {
 }
 
 impl Verdict {
+    /// Whether no change at the provider is expected for the address.
+    pub fn is_settled(&self) -> bool {
+        match self {
+            Self::Settled(_) | Self::Disabled | Self::OwnedBy(_) | Self::Leaving | Self::Unsupported(_) => {
+                true
+            }
+            Self::NoMatch(..)
+            | Self::Moving(_)
+            | Self::Queued(_)
+            | Self::NoNode
+            | Self::OtherRegion(..)
+            | Self::Foreign(_)
+            | Self::Missing
+            | Self::Releasing
+            | Self::Unmarked
+            | Self::Unknown(_)
+            | Self::Waits(_)
+            | Self::WouldStep(_) => false,
+        }
+    }
+
     /// The reason that users see.
     pub fn reason(&self) -> Reason {
         match self {

@@ -22,7 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::times::later;
-use plan::{Epoch, EventReason, Journal, LastSteps, Plan, SignedDuration, Timestamp, Verdict, VmId, Waits};
+use plan::{
+    Epoch, EventReason, Journal, LastSteps, Plan, Scope, SignedDuration, Timestamp, Verdict, VmId, Waits,
+};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -263,10 +265,10 @@ impl Reconciler {
             let (kind, api_version) = report.kind.named();
             self.reporter.events.publish(NewEvent::of_undecodable(&report, &kind, &api_version), now);
         }
-        let scopes = self.index.scopes();
+        let (scopes, busy) = (self.index.scopes(), self.busy(&after));
         let index = &mut self.index;
         let begin = |scope: &_, is_denied: bool| (index.tick(), index.named(scope, is_denied));
-        self.clouds.ask(&scopes, &after.read_again, &after.listing_age_max, begin);
+        self.clouds.ask(&scopes, &busy, &after.read_again, &after.listing_age_max, begin);
         let ask_again = ask_again.map(|at| later(Instant::now(), until(at, now)));
         for (key, verdicts) in &after.verdicts {
             let is_error = verdicts.iter().any(|(_, verdict)| is_error(verdict));
@@ -278,8 +280,18 @@ impl Reconciler {
         hands_over
     }
 
-    /// Plans, and stores for the next plan since when holders have been lost, addresses unmatched and states unknown. Every plan stores them, because every
-    /// plan may be written to a status.
+    /// The scopes in which not all is settled. A person may mend that at the provider, so they are listed more often.
+    fn busy(&self, plan: &Plan) -> BTreeSet<Scope> {
+        let is_unsettled = |(key, verdicts): &(&plan::PoolKey, &Vec<_>)| {
+            let is_settled = |(_, verdict): &(plan::Address, Verdict)| verdict.is_settled();
+            plan.lacking.contains_key(*key) || !verdicts.iter().all(is_settled)
+        };
+        let unsettled = plan.verdicts.iter().filter(is_unsettled).map(|(key, _)| key);
+        unsettled.filter_map(|key| Some(self.index.world.pool(key)?.scope.clone())).collect()
+    }
+
+    /// Plans, and stores for the next plan since when holders have been lost, addresses unmatched and states unknown. Every
+    /// plan stores them, because every plan may be written to a status.
     fn plan(&mut self, now: Timestamp) -> Plan {
         self.index.note_outdated();
         self.index.note_grace_starts(now);

@@ -2,7 +2,7 @@
 //!
 //! In: the wanted scopes, and the maximum age of their facts. Out: [`Response`] events. A slow or unavailable cloud never
 //! delays the others. Each listing gets a number when it starts, so that an old listing can't replace newer facts. While
-//! the listings of a scope show no change, their interval doubles, up to a limit.
+//! all is settled in a scope and its listings show no change, their interval doubles, up to a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -149,12 +149,13 @@ impl Clouds {
         Self { drivers, requests: Tasks::default(), scopes: BTreeMap::new(), machines_due: BTreeMap::new() }
     }
 
-    /// Starts a listing of every scope whose facts are too old or that is in `read_again`. `overrides` has maximum ages, for
-    /// scopes in which something waits for a change. `begin` returns the number of a listing and the
+    /// Starts a listing of every scope whose facts are too old or that is in `read_again`. `busy` are scopes in which not all
+    /// is settled. `overrides` has maximum ages, for scopes in which something waits for a change. `begin` returns the number of a listing and the
     /// addresses that objects list. If the credentials do not allow listing, it also returns the VMs to read instead.
     pub fn ask(
         &mut self,
         wanted: &BTreeMap<Scope, Interval>,
+        busy: &BTreeSet<Scope>,
         read_again: &BTreeSet<Scope>,
         overrides: &BTreeMap<Scope, Duration>,
         mut begin: impl FnMut(&Scope, bool) -> (Tick, ListRequest),
@@ -164,6 +165,9 @@ impl Clouds {
         for (scope, interval) in wanted {
             let asked = self.scopes.entry(scope.clone()).or_default();
             (asked.interval, asked.age_max) = (*interval, overrides.get(scope).copied());
+            if busy.contains(scope) {
+                asked.unchanged = 0;
+            }
             if let (Some(answered), false) = (asked.answered, asked.is_backing_off) {
                 let pause = asked.pause(scope);
                 asked.due = asked.due.map(|due| due.min(later(answered, pause)));
@@ -192,7 +196,6 @@ impl Clouds {
     pub fn forget(&mut self, scope: &Scope) {
         if let Some(asked) = self.scopes.get_mut(scope) {
             asked.is_too_early |= asked.is_in_flight;
-            asked.unchanged = 0;
             if !asked.is_backing_off {
                 asked.due = None;
             }
@@ -351,7 +354,7 @@ mod tests {
         for age_max in [Duration::MAX, Duration::from_secs(i64::MIN.unsigned_abs())] {
             let wanted = BTreeMap::from([(scope(), Interval::fixed(age_max))]);
             for _ in 0..2 {
-                clouds.ask(&wanted, &BTreeSet::new(), &BTreeMap::new(), |_, _| {
+                clouds.ask(&wanted, &BTreeSet::new(), &BTreeSet::new(), &BTreeMap::new(), |_, _| {
                     (Tick(1), ListRequest::default())
                 });
                 clouds.note(&Response {
@@ -368,9 +371,14 @@ mod tests {
         let mut clouds = Clouds::new(BTreeMap::new());
         let interval = Interval { busy: Duration::from_secs(60), idle: Duration::from_secs(300) };
         let wanted = BTreeMap::from([(scope(), interval)]);
-        let mut pause_after = |listing: Listing| {
-            clouds.ask(&wanted, &BTreeSet::new(), &BTreeMap::new(), |_, _| (Tick(1), ListRequest::default()));
+        let mut pause_after = |listing: Listing, busy: &BTreeSet<Scope>| {
+            let ask = |clouds: &mut Clouds| {
+                let begin = |_: &Scope, _| (Tick(1), ListRequest::default());
+                clouds.ask(&wanted, busy, &BTreeSet::new(), &BTreeMap::new(), begin);
+            };
+            ask(&mut clouds);
             clouds.note(&Response { scope: scope(), what: ResponseKind::Addresses(Tick(1), Ok(listing)) });
+            ask(&mut clouds);
             clouds.scopes[&scope()].due.unwrap() - Instant::now()
         };
         let held = |vm: &str| {
@@ -383,10 +391,14 @@ mod tests {
             pause <= most && pause >= most * 9 / 10
         };
         for seconds in [60, 120, 240, 300, 300] {
-            let pause = pause_after(held("1"));
+            let pause = pause_after(held("1"), &BTreeSet::new());
             assert!(is_about(pause, seconds), "{pause:?}, expected {seconds} s");
         }
-        assert!(is_about(pause_after(held("2")), 60), "something changed");
+        assert!(is_about(pause_after(held("2"), &BTreeSet::new()), 60), "something changed");
+        let busy = BTreeSet::from([scope()]);
+        for _ in 0..3 {
+            assert!(is_about(pause_after(held("2"), &busy), 60), "not all is settled");
+        }
     }
 
     #[test]
