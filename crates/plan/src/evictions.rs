@@ -7,8 +7,8 @@
 //!
 //! ```text
 //! it is not active, or the breaker of its scope is tripped       nothing
-//! an object of its kind is in mode Observe or refused, has an
-//!   unreadable journal, or can't be read                         nothing
+//! an object of its kind has an unreadable journal, or can't be
+//!   read                                                         nothing
 //! one of its own addresses is moving or waiting                  nothing: the addresses come first
 //! one of its own addresses is in an unknown state                nothing
 //! ```
@@ -19,6 +19,8 @@
 //! it is not Ready, its VM is unknown, it holds an address of
 //!   the object, a move or call involves it, or it may hold an
 //!   address in an unknown state                                  nothing
+//! it may have `ip.ready` because of an object that the
+//!   controller does not act on                                   nothing: the scheduler would bring the pods back
 //! it holds an address of another object                          report it: the scheduler would bring the pods back
 //! no Ready, schedulable node that nobody is about to remove
 //!   holds an address of the object                               report it: the pods would find no node
@@ -43,7 +45,8 @@ pub(crate) struct EvictionDecision {
 }
 
 /// What to evict for a pool. `holding`: nodes that hold any address. `busy`: these, and nodes that a move or call
-/// involves, that may hold an address in an unknown state, or that held one of an object that the controller does not act on.
+/// involves, that may hold an address in an unknown state, or that may have the mark of an object that the controller does not
+/// act on.
 pub(crate) fn next(
     world: &World,
     member: &Member,

@@ -115,7 +115,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         detached_for_moves: moves::detached_for_moves(world),
         blocked: PossibleHolders::default(),
         keep_marks: BTreeMap::new(),
-        left_alone: LeftAloneNodes::default(),
+        left_alone: BTreeMap::new(),
         room: creation::Room::of(world),
         journalled: Vec::new(),
         begun: Vec::new(),
@@ -145,7 +145,9 @@ struct Planner<'a> {
     blocked: PossibleHolders,
     /// For each kind of object, nodes that keep their marks, because they may hold an address in an unknown state.
     keep_marks: BTreeMap<&'static str, PossibleHolders>,
-    left_alone: LeftAloneNodes,
+    /// For each kind whose mark does not name the object: the nodes that such a mark of an object may be on that the
+    /// controller does not act on.
+    left_alone: BTreeMap<&'static str, Bits>,
     /// How many addresses may still be created, if there is a limit.
     room: Option<creation::Room>,
     journalled: Vec<Step>,
@@ -154,15 +156,6 @@ struct Planner<'a> {
     seekers: Vec<Seeker<'a>>,
     progress: Vec<Progress>,
     plan: Plan,
-}
-
-/// The nodes of objects that the controller does not act on.
-#[derive(Default)]
-struct LeftAloneNodes {
-    /// Nodes that held one of their addresses.
-    holders: Bits,
-    /// For each kind: these, and the nodes that they select.
-    nodes: BTreeMap<&'static str, Bits>,
 }
 
 /// An address that needs a node.
@@ -226,7 +219,7 @@ impl<'a> Planner<'a> {
         if !is_readable {
             self.plan.marks.uncertain.insert(pool.key.kind);
         } else if !pool.policy.mode.acts() {
-            self.leave_alone(member, moves);
+            self.leave_alone(rank, member, moves, ownership, ranked);
         }
         let facts = self.world.facts_by_address(&pool.scope);
         let removed = moves.keys().filter(|address| !pool.addresses.contains(address));
@@ -282,21 +275,35 @@ impl<'a> Planner<'a> {
     }
 
     /// Notes which marks and pods may belong to an object that the controller does not act on. They stay as they are.
-    fn leave_alone(&mut self, member: &Member, moves: &BTreeMap<Address, Move>) {
+    /// Addresses that another object uses do not count.
+    fn leave_alone(
+        &mut self,
+        rank: usize,
+        member: &Member,
+        moves: &BTreeMap<Address, Move>,
+        ownership: &Ownership,
+        ranked: &[&'a Member],
+    ) {
         let pool = &*member.pool;
-        let machines = pool.last_holders.values().chain(moves.values().flat_map(Move::machines));
-        let mut holders = Bits::default();
-        machines.filter_map(|vm| self.world.slot_of_machine(vm)).for_each(|slot| holders.set(slot, true));
-        self.left_alone.holders.add(&holders);
-        // Only their label does not name the object.
-        if pool.tenancy == Tenancy::UntilDrained {
-            let nodes = self.left_alone.nodes.entry(pool.key.kind).or_default();
-            nodes.add(&holders);
-            nodes.add(&member.matching);
-        }
+        let is_used_by_another = |address: &Address| {
+            let owner = ownership.other_owner(*address, rank);
+            owner.is_some_and(|owner| ranked[owner].pool.policy.mode.acts())
+        };
+        let addresses =
+            pool.addresses.iter().chain(moves.keys()).filter(|address| !is_used_by_another(address));
         let left_alone = self.plan.marks.left_alone.entry(pool.key.kind).or_default();
         left_alone.objects.insert(Arc::clone(&pool.key.name));
-        left_alone.addresses.extend(pool.addresses.iter().chain(moves.keys()));
+        left_alone.addresses.extend(addresses.clone());
+        // The label `ip.ready` does not name the object.
+        if pool.tenancy == Tenancy::UntilDrained {
+            let facts = self.world.facts_by_address(&pool.scope);
+            let holders = addresses.filter_map(|address| facts?.get(address)?.slot);
+            let machines = pool.last_holders.values().chain(moves.values().flat_map(Move::machines));
+            let held = machines.filter_map(|vm| self.world.slot_of_machine(vm));
+            let nodes = self.left_alone.entry(pool.key.kind).or_default();
+            nodes.add(&member.matching);
+            holders.chain(held).for_each(|slot| nodes.set(slot, true));
+        }
     }
 
     /// Plans the next step of a pool that needs more addresses.
@@ -431,7 +438,7 @@ impl<'a> Planner<'a> {
             let names = holders.slots.iter().filter_map(|slot| self.world.at(slot)).map(|(name, _)| name);
             self.plan.marks.unsure.entry(*kind).or_default().extend(names.cloned());
         }
-        for (kind, nodes) in &self.left_alone.nodes {
+        for (kind, nodes) in &self.left_alone {
             let names = nodes.iter().filter_map(|slot| self.world.at(slot)).map(|(name, _)| name);
             self.plan.marks.left_alone.entry(*kind).or_default().nodes.extend(names.cloned());
         }
@@ -975,7 +982,7 @@ impl<'a> Planner<'a> {
         }
         let mut busy = self.busy(ranked);
         self.keep_marks.values().for_each(|holders| busy.add(&holders.slots));
-        busy.add(&self.left_alone.holders);
+        self.left_alone.values().for_each(|nodes| busy.add(nodes));
         for member in ranked {
             let next = evictions::next(self.world, member, &self.plan, &self.holding, &busy, self.now);
             let pool = &member.pool.key;

@@ -87,8 +87,8 @@ pub struct LeftAlone {
     pub objects: BTreeSet<Arc<str>>,
     /// Their addresses.
     pub addresses: BTreeSet<Address>,
-    /// The nodes that they select, and those that held one of their addresses. Another controller may have marked them with
-    /// a label that does not name the object.
+    /// The nodes that they select, and those that hold or held one of their addresses. Another controller may have marked
+    /// them with a label that does not name the object.
     pub nodes: BTreeSet<NodeName>,
 }
 

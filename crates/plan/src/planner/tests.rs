@@ -837,9 +837,10 @@ fn a_mark_is_removed_only_if_the_node_surely_holds_no_address() {
         ("".into(), "".into()),
         "no pod on the node is Ready"
     );
-    for left_alone in
-        ["observe | n1 holds a1 | n2 | n3 unmatched", "refused | n1 holds a1 | n2 | n3 unmatched"]
-    {
+    for left_alone in [
+        "observe | n1 unmatched holds a1 | n2 | n3 unmatched",
+        "refused | n1 unmatched holds a1 | n2 | n3 unmatched",
+    ] {
         let plan = plan(&world(left_alone), now());
         assert!(plan.marks.holders.is_empty(), "{left_alone}: it marks no node");
         let kept = &plan.marks.left_alone[kind];
@@ -847,6 +848,8 @@ fn a_mark_is_removed_only_if_the_node_surely_holds_no_address() {
         assert_eq!((nodes, kept.addresses.len(), kept.objects.len()), (vec!["n1".into(), "n2".into()], 1, 1));
         assert!(!plan.marks.uncertain.contains(kind), "{left_alone}: other objects' marks are removed");
     }
+    let used = plan(&world("n1 holds a1 | n2 | younger lists a1 | younger refused"), now()).marks.left_alone;
+    assert!(used.values().all(|left_alone| left_alone.addresses.is_empty()), "an active object uses a1");
     let coming = |text: &str| plan(&world(text), now()).marks.unsure.contains_key(kind);
     assert!(coming("n1 | a1 moves - -> n1 | a1 busy"), "the address may be there already");
     assert!(!coming("n1 | a1 moves - -> n1"), "there was no call yet");
@@ -1869,6 +1872,7 @@ fn no_pod_is_evicted_while_something_is_unknown() {
         "evicts | observe | n1 holds a1 | n2 evictable",
         "evicts | refused | n1 holds a1 | n2 evictable",
         "evicts | deleted | n1 holds a1 | n2 evictable",
+        "evicts | n1 holds a1 | n2 evictable | younger lists a7 | younger refused",
         "evicts | n1 holds a1 | n2 evictable | younger lists a7 | a7 unknown",
         "evicts | n1 holds a1 | a2 moves - -> n2 | n2 evictable",
         "evicts | n1 holds a1 | a2 free | n2 evictable",
