@@ -338,6 +338,10 @@ mod tests {
         };
         assert_eq!(pauses(&set, &limited(0)), [3, 6, 12, 20, 20]);
         assert_eq!(pauses(&set, &limited(60)), [20; 5]);
+        let crossed = ["--retry-seconds-min=600", "--retry-seconds-max=60"];
+        for error in [&refused, &denied, &limited(0)] {
+            assert_eq!(pauses(&crossed, error), [60; 5], "a minimum above the maximum");
+        }
         let vips = Retry { shortest: SECOND, longest: 300 * SECOND }.at_most(30 * SECOND);
         let grown: Vec<_> = (0..7).map(|failures| vips.grown(failures).as_secs()).collect();
         assert_eq!(grown, [1, 2, 4, 8, 16, 30, 30], "a Cluster does not wait long");
