@@ -16,9 +16,9 @@
 //! Some providers count the requests of each project or subscription on its own. Then each has its own budget.
 //!
 //! If the provider throttles one request (429 or the like), all requests under the same limits wait for the time in
-//! `Retry-After`. Without this header, only requests of the same kind (reads or changes) wait, with exponential backoff. A request that
-//! would have to wait for long is not sent at all. Its caller gets the time of its turn instead, because the decision
-//! behind it may be outdated by then.
+//! `Retry-After`. Without this header, only requests of the same kind (reads or changes) wait, with exponential backoff.
+//! A request that would have to wait for long is not sent at all. Its caller gets the time of its turn instead, because
+//! the decision behind it may be outdated by then.
 
 #[cfg(test)]
 mod tests;

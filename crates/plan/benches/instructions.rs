@@ -50,13 +50,9 @@ fn address(number: usize) -> Address {
 
 fn node(number: usize, readiness: Readiness) -> Node {
     Node {
-        machine: Some((scope(), vm(number))),
-        readiness,
-        grace_starts: None,
-        is_cordoned: false,
-        is_leaving: false,
         region: Some("nyc3".into()),
         zone: Some(["a", "b", "c"][number % 3].into()),
+        ..Node::new(Some((scope(), vm(number))), readiness)
     }
 }
 

@@ -117,16 +117,7 @@ mod tests {
 
     fn node(account: &str, created: i64) -> (Timestamp, Node) {
         let machine = Some((scope(account), format!("{account}/zone/vm").as_str().into()));
-        let node = Node {
-            machine,
-            readiness: Readiness::Ready,
-            grace_starts: None,
-            is_cordoned: false,
-            is_leaving: false,
-            region: None,
-            zone: None,
-        };
-        (Timestamp::from_second(created).unwrap(), node)
+        (Timestamp::from_second(created).unwrap(), Node::new(machine, Readiness::Ready))
     }
 
     /// A pool with one address for each of these accounts, last on a VM there.

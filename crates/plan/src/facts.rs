@@ -27,6 +27,21 @@ pub struct Node {
     pub zone: Option<Arc<str>>,
 }
 
+impl Node {
+    /// A node that is neither cordoned nor about to be removed, and whose region and zone are unknown.
+    pub fn new(machine: Option<(Scope, VmId)>, readiness: Readiness) -> Self {
+        Self {
+            machine,
+            readiness,
+            grace_starts: None,
+            is_cordoned: false,
+            is_leaving: false,
+            region: None,
+            zone: None,
+        }
+    }
+}
+
 /// A node's Ready condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {

@@ -106,18 +106,7 @@ fn build(nodes: &[Kind], free: [usize; 2], tenancies: [Tenancy; 2]) -> World {
             }
         };
         let machine = Some((scope(), vm));
-        world.set_node(
-            &name,
-            Node {
-                machine,
-                readiness,
-                grace_starts: None,
-                is_cordoned: false,
-                is_leaving: false,
-                region: None,
-                zone: None,
-            },
-        );
+        world.set_node(&name, Node::new(machine, readiness));
         members.push((name, matched));
     }
     for owner in [0, 1] {

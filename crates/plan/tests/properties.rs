@@ -79,17 +79,17 @@ fn random(seed: u64) -> Facts {
     let zones = ["a", "b"];
     let nodes: Vec<_> = (0..rng.roll(8))
         .map(|number| {
+            let machine = (!rng.one_in(12)).then(|| (scope(u64::from(rng.one_in(8))), vm(number)));
+            let readiness = match rng.roll(8) {
+                0 => Readiness::NotReadySince(start() - Duration::from_secs(rng.roll(120))),
+                _ => Readiness::Ready,
+            };
             let node = Node {
-                machine: (!rng.one_in(12)).then(|| (scope(u64::from(rng.one_in(8))), vm(number))),
-                readiness: match rng.roll(8) {
-                    0 => Readiness::NotReadySince(start() - Duration::from_secs(rng.roll(120))),
-                    _ => Readiness::Ready,
-                },
-                grace_starts: None,
                 is_cordoned: rng.one_in(5),
                 is_leaving: rng.one_in(8),
                 region: (!rng.one_in(6)).then(|| if rng.one_in(6) { "far".into() } else { "near".into() }),
                 zone: Some(zones[usize::from(rng.one_in(2))].into()),
+                ..Node::new(machine, readiness)
             };
             (NodeName::from(format!("n{number}")), node)
         })
@@ -252,15 +252,7 @@ fn set_holdings(world: &mut World, holdings: &BTreeMap<Address, Fact>) {
 }
 
 fn example_node() -> Node {
-    Node {
-        machine: Some((scope(0), vm(77))),
-        readiness: Readiness::Ready,
-        grace_starts: None,
-        is_cordoned: false,
-        is_leaving: false,
-        region: None,
-        zone: None,
-    }
+    Node::new(Some((scope(0), vm(77))), Readiness::Ready)
 }
 
 /// Asserts that each step of a plan is allowed in its world.

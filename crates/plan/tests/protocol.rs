@@ -290,17 +290,7 @@ impl Mind {
         for node in 0..=u8::try_from(addresses).unwrap() {
             let is_cordoned = self.drained.contains(&node);
             let (machine, name) = (Some((scope(), vm(node))), target(node).node);
-            let readiness = Readiness::Ready;
-            let observed = Node {
-                machine,
-                readiness,
-                grace_starts: None,
-                is_cordoned,
-                is_leaving: false,
-                region: None,
-                zone: None,
-            };
-            world.set_node(&name, observed);
+            world.set_node(&name, Node { is_cordoned, ..Node::new(machine, Readiness::Ready) });
             world.set_member(&key(), &name, Some(if is_cordoned { Pods::Absent } else { Pods::Ready }));
         }
         for (at, known) in self.facts.iter().enumerate() {

@@ -130,16 +130,7 @@ fn world(times: &Times) -> World {
             _ => Readiness::Ready,
         };
         let machine = Some((scope(), vm(number)));
-        let node = Node {
-            machine,
-            readiness,
-            grace_starts: None,
-            is_cordoned: false,
-            is_leaving: false,
-            region: None,
-            zone: None,
-        };
-        world.set_node(&name, node);
+        world.set_node(&name, Node::new(machine, readiness));
         world.set_member(&key, &name, Some(Pods::Ready));
     }
     for (number, holding) in [(1, Holding::By(vm(0))), (2, Holding::Free), (3, Holding::Free)] {

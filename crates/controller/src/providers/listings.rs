@@ -149,9 +149,10 @@ impl Clouds {
         Self { drivers, requests: Tasks::default(), scopes: BTreeMap::new(), machines_due: BTreeMap::new() }
     }
 
-    /// Starts a listing of every scope whose facts are too old or that is in `read_again`. `busy` are scopes in which not all
-    /// is settled. `overrides` has maximum ages, for scopes in which something waits for a change. `begin` returns the number of a listing and the
-    /// addresses that objects list. If the credentials do not allow listing, it also returns the VMs to read instead.
+    /// Starts a listing of every scope whose facts are too old or that is in `read_again`. `busy` are scopes in which not
+    /// all is settled. `overrides` has maximum ages, for scopes in which something waits for a change. `begin` returns the
+    /// number of a listing and the addresses that objects list. If the credentials do not allow listing, it also returns
+    /// the VMs to read instead.
     pub fn ask(
         &mut self,
         wanted: &BTreeMap<Scope, Interval>,

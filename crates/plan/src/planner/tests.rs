@@ -379,13 +379,9 @@ impl Sketch {
     fn read_node(&mut self, name: &str, words: &[&str]) {
         let mut pods = Some(Pods::Ready);
         let mut node = Node {
-            machine: Some((scope(), vm(name))),
-            readiness: Readiness::Ready,
-            grace_starts: None,
-            is_cordoned: false,
-            is_leaving: false,
             region: Some("r".into()),
             zone: Some("a".into()),
+            ..Node::new(Some((scope(), vm(name))), Readiness::Ready)
         };
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -552,15 +548,7 @@ fn full(listed: u32, removed: u32) -> World {
     };
     pool.journal = Journal::Known((0..removed).map(|number| (ip(number), entry.clone())).collect());
     (0..removed + listed).for_each(|number| world.set_fact(&scope(), ip(number), fact(Holding::Free)));
-    let node = Node {
-        machine: None,
-        readiness: Readiness::Ready,
-        grace_starts: None,
-        is_cordoned: false,
-        is_leaving: false,
-        region: None,
-        zone: None,
-    };
+    let node = Node::new(None, Readiness::Ready);
     let names: Vec<NodeName> = (0..listed).map(|number| format!("n{number}").as_str().into()).collect();
     for name in &names {
         let machine = Some((scope(), vm(name.as_str())));

@@ -153,7 +153,7 @@ pub(super) fn candidate<'a>(
     Some((nodes.get(name)?.created.unwrap_or(Timestamp::MAX), world.node(name)?))
 }
 
-pub(super) fn machine_of(node: &Node) -> Option<(Scope, VmId)> {
+fn machine_of(node: &Node) -> Option<(Scope, VmId)> {
     drivers::machine_of(node.provider_id.as_deref()?)
 }
 
