@@ -19,7 +19,6 @@ everything := "--locked --workspace --features controller/failpoints"
 # Tests that need servers. `cargo test` and `--all-targets` skip them.
 tests_on_servers := "--test certify --test e2e --test apiserver --test rights"
 e2e_tests := everything + " --test e2e"
-apiserver_tests := everything + " --test apiserver"
 
 # Lists the commands.
 default:
@@ -65,8 +64,7 @@ fakes:
 # Runs tests on the real control plane. With filter `capi`: 200 Clusters at once; `upgrade`: UPGRADES switches each way. Without a filter, tests that kill the controller do so at each third request, or at each KILL_EVERY.
 e2e filter="": tools _packaging-is-generated (_baseline filter) && (_rights filter)
     rm -rf {{audit}} && mkdir -p {{audit}}
-    KILL_EVERY="${KILL_EVERY:-{{ if filter == "" { "3" } else { "1" } }}}" CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "6" } }} --filter "{{filter}}" -- {{e2e_tests}}
-    tools/run-tests --may-be-none --filter "{{filter}}" -- {{apiserver_tests}}
+    KILL_EVERY="${KILL_EVERY:-{{ if filter == "" { "3" } else { "1" } }}}" CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "6" } }} --filter "{{filter}}" -- {{e2e_tests}} --test apiserver
 
 # Builds release 0.1.0 for the upgrade tests.
 _baseline filter:
