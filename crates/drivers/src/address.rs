@@ -72,6 +72,18 @@ pub trait AddressDriver: Send + Sync {
         Box::pin(async { Ok(Progress::Done) })
     }
 
+    /// Checks that the provider lets the controller change a VM, before the address leaves another one. Changes nothing.
+    /// Returns [`Progress::Done`] without a call if the detach would be refused for the same reason.
+    fn check_target<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        let _ = (scope, address, vm);
+        Box::pin(async { Ok(Progress::Done) })
+    }
+
     /// Detaches an address from a VM. Returns [`Progress::Done`] if no VM holds the address. If the driver sees it on
     /// another VM, it returns a conflict, because the caller's view is outdated.
     fn detach<'a>(
@@ -241,6 +253,9 @@ pub struct Properties {
     /// the VM first does not replace this: what it reads can change or be stale. EC2 replaces the address without an
     /// error.
     pub refuses_occupied: bool,
+    /// The provider may refuse to change the target only after the address has left its holder, for example because
+    /// someone has locked the target. [`AddressDriver::check_target`] finds out before.
+    pub checks_targets: bool,
     /// How long a read can still return the old state after the provider has confirmed a change.
     pub staleness_max: Duration,
 }

@@ -30,6 +30,8 @@
 //! the target may not get it any more                    abandon: the planner looks for another node
 //! free, a target                                        attach
 //! on the source, no target                              detach
+//! on the source, which serves it, and a target that     check the target
+//!   the cloud may refuse to change
 //! on the source, a target                               detach, once no urgent move waits for the rate limit and few
 //!                                                         other addresses are detached; or attach, if the cloud moves
 //!                                                         an address in one call
@@ -91,6 +93,7 @@ pub(crate) enum NextAction {
     Attach(Target),
     Replace(Target),
     Restore(VmId),
+    Check(Target),
     Detach(VmId),
     /// Release the address, which has this mark.
     Release(Arc<str>),
@@ -178,11 +181,20 @@ fn towards_target(
         (Holding::By(vm), Some(from), Some(to)) if vm == from => {
             match world.moves_in_one_call.contains(&pool.scope.provider) {
                 true => NextAction::Attach(to.clone()),
+                false if needs_check(world, &pool.scope, address, entry) => NextAction::Check(to.clone()),
                 false => NextAction::Detach(from.clone()),
             }
         }
         (Holding::By(_) | Holding::Missing, ..) => NextAction::Abandon,
     }
+}
+
+/// Whether the controller has to check the target before it detaches an address. If the holder does not serve the
+/// address, the check would only delay the failover.
+fn needs_check(world: &World, scope: &Scope, address: Address, entry: &Move) -> bool {
+    world.checks_targets.contains(&scope.provider)
+        && world.checked.get(&address) != Some(&entry.written)
+        && !is_holder_lost(world, entry)
 }
 
 /// Whether the controller may take an address from a VM: the VM backs a node, or was the last holder, or the policy

@@ -511,6 +511,7 @@ impl<'a> Planner<'a> {
             NextAction::Attach(to) => Some(Action::Attach(to)),
             NextAction::Replace(to) => Some(Action::Replace(to)),
             NextAction::Restore(vm) => Some(Action::Restore(vm)),
+            NextAction::Check(to) => Some(Action::Check(to)),
             NextAction::Detach(from) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
                 // In mode Observe the controller does not take the step, so it does not count.
                 let may = !pool.policy.mode.acts() || self.may_take_off(&pool.scope);

@@ -64,6 +64,8 @@ const OPERATIONS_MAX: usize = 8;
 pub enum Effect {
     /// The new holder of the address, if any.
     Holds(Holding),
+    /// The provider lets the controller change the target.
+    CanBeChanged,
     /// The VM has an ephemeral address. The step restored it, or found it and did not attach the address.
     HasEphemeral,
     /// The step changed nothing, because the address has a PTR record with this name, which has to be journalled first.
@@ -383,6 +385,7 @@ async fn take(
             Action::Attach(to) => driver.attach(scope, *address, &to.vm),
             Action::Replace(to) => driver.replace(scope, *address, &to.vm),
             Action::Restore(vm) => driver.restore(scope, *address, vm),
+            Action::Check(to) => driver.check_target(scope, *address, &to.vm),
             Action::Detach(from) => driver.detach(scope, *address, from),
             Action::Release(mark) => driver.release(scope, *address, mark),
             other => return Err(DriverError::Invalid(format!("{other:?} is not a call"))),
@@ -417,6 +420,7 @@ async fn take(
             return Ok(match action {
                 Action::Attach(to) | Action::Replace(to) => Effect::Holds(Holding::By(to.vm.clone())),
                 Action::Restore(_) => Effect::HasEphemeral,
+                Action::Check(_) => Effect::CanBeChanged,
                 Action::Release(_) => Effect::Holds(Holding::Missing),
                 _ => Effect::Holds(Holding::Free),
             });

@@ -521,7 +521,12 @@ impl AddressDriver for DigitalOcean {
 
     fn properties(&self) -> Properties {
         // A droplet has at most one reserved IP: the API rejects a second one with status 422.
-        Properties { moves_in_one_call: true, refuses_occupied: true, staleness_max: Duration::ZERO }
+        Properties {
+            moves_in_one_call: true,
+            refuses_occupied: true,
+            checks_targets: false,
+            staleness_max: Duration::ZERO,
+        }
     }
 }
 

@@ -174,6 +174,7 @@ impl Sketch {
             ["last", "urgent"] => self.world.last_steps = Some(LastSteps::Urgent),
             ["last", "attach"] => self.world.last_steps = Some(LastSteps::Attach),
             ["last", "nothing"] => self.world.last_steps = Some(LastSteps::Nothing),
+            ["checks"] => _ = self.world.checks_targets.insert(Provider::Gcp),
             ["onecall"] => _ = self.world.moves_in_one_call.insert(Provider::Gcp),
             ["creates", how @ ..] => {
                 pool.creates = Some("tag".into());
@@ -321,6 +322,9 @@ impl Sketch {
             ["unmatched", seconds] => _ = self.world.unmatched.insert(address, seconds_ago(seconds)),
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
             ["replaced"] => _ = self.pool.replaced_ephemeral.insert(address),
+            ["checked", written] => {
+                self.world.checked.insert(address, Tick(written.parse().unwrap()));
+            }
             ["named", name] => _ = self.world.ptrs.insert(address, (*name).into()),
             ["kept", name] => _ = self.pool.ptrs.insert(address, (*name).into()),
             ["inherited"] => _ = self.world.inherited.insert(address),
@@ -558,6 +562,22 @@ fn full(listed: u32, removed: u32) -> World {
     world.set_pool(pool);
     names.iter().for_each(|name| world.set_member(&key, name, Some(Pods::Ready)));
     world
+}
+
+#[test]
+fn i20_a_target_is_checked_before_a_live_holder_loses_its_address() {
+    let moves = "checks | n1 cordoned empty holds a1 | a1 moves n1 -> n2";
+    check(&format!("{moves} | n2"), expect!["check that n2 can get a1"]);
+    check(&format!("{moves} | n2 | a1 checked 5"), expect!["detach a1 from n1"]);
+    check(&format!("{moves} | n2 | a1 checked 4"), expect!["check that n2 can get a1"]);
+    check(&format!("{moves} | n2 refuses"), expect!["abandon the move of a1"]);
+    // Nothing serves the address, so the check would only delay the failover.
+    check(
+        "checks | n1 notready 900 holds a1 | a1 moves n1 -> n2 | n2 | urgent",
+        expect!["detach a1 from n1"],
+    );
+    // A detach without a target needs no check.
+    check("checks | n1 cordoned empty holds a1 | a1 moves n1 -> -", expect!["detach a1 from n1"]);
 }
 
 #[test]

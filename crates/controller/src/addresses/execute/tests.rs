@@ -115,7 +115,12 @@ impl AddressDriver for Cloud {
     }
 
     fn properties(&self) -> Properties {
-        Properties { moves_in_one_call: false, refuses_occupied: false, staleness_max: Duration::ZERO }
+        Properties {
+            moves_in_one_call: false,
+            refuses_occupied: false,
+            checks_targets: false,
+            staleness_max: Duration::ZERO,
+        }
     }
 }
 

@@ -46,6 +46,8 @@ fn is_caused_by_vm(action: &Action, error: &DriverError, failures: u32) -> bool 
         (_, error) if !is_refused(error) => false,
         // The VM may have lost its ephemeral address.
         (Action::Replace(_), _) => true,
+        // The credentials may allow changes in other resource groups.
+        (Action::Check(_), DriverError::Denied { .. }) => true,
         // Another change ran at the same time. Usually the next attempt succeeds.
         (_, DriverError::Conflict(_)) => failures > 1,
         (_, error) => !matches!(error, DriverError::Denied { .. }),
@@ -76,7 +78,13 @@ impl Reconciler {
                             self.failures.succeeded(address);
                         }
                         self.index.world.ptrs.remove(address);
+                        self.index.world.checked.remove(address);
                         self.index.correct(scope, *address, holding);
+                    }
+                    Effect::CanBeChanged => {
+                        let entry = self.index.world.pool(&step.pool).and_then(|pool| pool.entry(*address));
+                        let written = entry.map(|entry| (*address, entry.written));
+                        self.index.world.checked.extend(written);
                     }
                     Effect::HasPtr(name) => _ = self.index.world.ptrs.insert(*address, name),
                     Effect::HasEphemeral => {
@@ -111,6 +119,10 @@ impl Reconciler {
                         self.index.world.avoid_machines.insert(to.vm.clone(), later(now, AVOID));
                         let (until, why) = (later(now, self.retry.shortest), error.to_string().into());
                         self.index.world.avoid_addresses.insert(*address, Pause { until, why });
+                    }
+                    // The holder still serves the address.
+                    Action::Check(to) if is_caused_by_vm(action, &error, 0) => {
+                        self.index.world.avoid_machines.insert(to.vm.clone(), later(now, AVOID));
                     }
                     _ => self.hold_back(&step, &error, now),
                 }
@@ -152,7 +164,7 @@ impl Reconciler {
                 format!("failed to restore the ephemeral address of VM {vm}: {error}. Assign one by hand");
             self.publish_event(&step.pool, EventReason::NoOwnAddress, note);
         }
-        if let (Action::Attach(to) | Action::Replace(to), true) =
+        if let (Action::Attach(to) | Action::Replace(to) | Action::Check(to), true) =
             (action, is_caused_by_vm(action, error, failures))
         {
             self.index.world.avoid_machines.insert(to.vm.clone(), later(now, AVOID));

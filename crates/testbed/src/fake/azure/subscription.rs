@@ -18,7 +18,7 @@ use super::resources::{Interface, PublicIp, VirtualMachine, is_link_to};
 const RANGES: &[(Ipv4Addr, u32)] =
     &[(Ipv4Addr::new(198, 51, 100, 1), 254), (Ipv4Addr::new(198, 19, 0, 0), 65_536)];
 
-/// One subscription. Everything that a test adds is in one resource group.
+/// One subscription.
 #[derive(Debug)]
 pub struct Azure {
     /// How long an operation takes.
@@ -33,10 +33,11 @@ pub struct Azure {
     pub hides_machines: bool,
     /// Whether the caller's role covers no network interface. Azure then lists none.
     pub hides_interfaces: bool,
-    /// Whether the resource group has a lock that forbids changes.
-    pub is_locked: bool,
+    /// The resource groups with a lock that forbids changes, in lower case.
+    pub locked: BTreeSet<String>,
+    /// The resource group of what a test adds or changes next.
+    pub group: String,
     pub(super) subscription: String,
-    pub(super) group: String,
     pub(super) token: String,
     /// All maps use IDs in lower case as keys.
     pub(super) addresses: BTreeMap<String, PublicIp>,
@@ -61,7 +62,7 @@ impl Azure {
             denied: BTreeSet::new(),
             hides_machines: false,
             hides_interfaces: false,
-            is_locked: false,
+            locked: BTreeSet::new(),
             subscription: subscription.to_owned(),
             group: group.to_owned(),
             token: token.to_owned(),
