@@ -12,7 +12,7 @@ use testbed::fake::ledger::{CloudChange, Done};
 
 use crate::creation::{forge_created, in_account, is_release};
 use crate::rig::{Rig, SOON};
-use crate::upgrade::Release;
+use crate::upgrade::release::Release;
 
 /// How long the test waits for the harm. The wait ends when 0.1.0 has done it.
 fn waits_for_harm(release: &Release) -> Duration {
