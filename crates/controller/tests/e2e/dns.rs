@@ -1,24 +1,22 @@
 //! DNS names follow the addresses, on a real name server. A name is never empty, never stale, and the controller never
 //! changes a record that belongs to someone else.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::net::SocketAddr;
+mod answers;
+mod fleet;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::Api;
-use kube::api::DeleteParams;
 use serde_json::{Value, json};
-use testbed::cluster::{NodeFixture, eventually, node, pod};
+use testbed::cluster::{NodeFixture, eventually, node};
 use testbed::external_dns::ExternalDns;
 use testbed::fake::ledger::CloudChange;
-use testbed::nameserver::{Nameserver, Resolver};
+use testbed::nameserver::Nameserver;
 
+use self::answers::{Answers, ask_repeatedly, stale_times};
+use self::fleet::Fleet;
 use crate::rig::{Controller, Rig, SOON};
 
-/// Longer than the lease of a node: until it expires, kwok may run no pods on a node that was deleted and recreated.
-const FOLLOWED_WITHIN: Duration = Duration::from_secs(180);
 const ZONE: &str = "example.com";
 const NAME: &str = "hello.example.com";
 const WORKERS: &str = "doks.digitalocean.com/node-pool=work";
@@ -265,89 +263,6 @@ async fn the_dnsendpoint_follows_its_pool_and_is_deleted_with_it() {
     .unwrap();
 }
 
-/// Consecutive equal answers of the name server.
-struct Answers {
-    values: Vec<String>,
-    first: Instant,
-    last: Instant,
-    count: usize,
-}
-
-/// Queries a name until `stop` is set, with a pause after each answer. Returns every answer with the time of
-/// its query, and the errors of queries without an answer.
-fn ask_repeatedly(
-    server: SocketAddr,
-    name: &str,
-    pause: Duration,
-    stop: &AtomicBool,
-) -> (Vec<Answers>, Vec<String>) {
-    let mut resolver = Resolver::new(server).unwrap();
-    let (mut noted, mut failed) = (Vec::<Answers>::new(), Vec::new());
-    while !stop.load(Ordering::Relaxed) {
-        let at = Instant::now();
-        let mut values = match resolver.ask(name, "A") {
-            Ok(values) => values,
-            Err(error) => {
-                failed.push(format!("{error:#}"));
-                continue;
-            }
-        };
-        values.sort();
-        match noted.last_mut().filter(|noted| noted.values == values) {
-            Some(noted) => (noted.last, noted.count) = (at, noted.count + 1),
-            None => noted.push(Answers { values, first: at, last: at, count: 1 }),
-        }
-        std::thread::sleep(pause);
-    }
-    (noted, failed)
-}
-
-/// The start and the end of a period. A period that still lasts has no end.
-type Span = (Instant, Option<Instant>);
-
-/// The periods during which an address was on no VM, according to the fake cloud.
-fn unattached(changes: &[(Instant, CloudChange)], address: &str) -> Vec<Span> {
-    let mut spans = Vec::<Span>::new();
-    for (at, change) in changes {
-        match change {
-            CloudChange::Detached { address: of, .. } if of == address => spans.push((*at, None)),
-            CloudChange::Attached { address: of, .. } if of == address => {
-                if let Some((_, until @ None)) = spans.last_mut() {
-                    *until = Some(*at);
-                }
-            }
-            _ => {}
-        }
-    }
-    spans
-}
-
-/// For each time that an address was on no VM for at least `unattached_for`: how long the name still contained it.
-fn stale_times(
-    noted: &[Answers],
-    changes: &[(Instant, CloudChange)],
-    addresses: &[String],
-    unattached_for: Duration,
-) -> Vec<Duration> {
-    let mut times = Vec::new();
-    for address in addresses {
-        for (left, back) in unattached(changes, address) {
-            if back.is_some_and(|back| back.saturating_duration_since(left) < unattached_for) {
-                continue;
-            }
-            let mut longest = Duration::ZERO;
-            for answers in noted.iter().filter(|answers| answers.values.contains(address)) {
-                let last = back.map_or(answers.last, |back| back.min(answers.last));
-                if answers.first <= last {
-                    longest = longest.max(last.saturating_duration_since(left));
-                }
-            }
-            times.push(longest);
-        }
-    }
-    times
-}
-
 #[test]
 fn the_check_finds_a_name_that_keeps_a_detached_address() {
     let start = Instant::now();
@@ -367,117 +282,6 @@ fn the_check_finds_a_name_that_keeps_a_detached_address() {
     assert_eq!(stale(1, 30, "198.51.100.1"), 10, "the period ends when the address is attached again");
     assert_eq!(stale(21, 30, "198.51.100.1"), 0);
     assert_eq!(stale(1, 30, "198.51.100.2"), 0, "another address");
-}
-
-const POOL_NODES: u64 = 8;
-const POOL_ADDRESSES: u64 = 4;
-const FIRST_DROPLET: u64 = 2_000;
-
-/// The nodes of the long test. As many of them run a pod as there are addresses.
-struct Fleet<'a> {
-    rig: &'a Rig,
-    addresses: Vec<String>,
-    with_pod: VecDeque<u64>,
-    without_pod: VecDeque<u64>,
-}
-
-fn fleet_node(number: u64) -> String {
-    format!("fleet-{number}")
-}
-
-impl<'a> Fleet<'a> {
-    async fn create(rig: &'a Rig) -> Self {
-        let addresses: Vec<_> = (1..=POOL_ADDRESSES).map(|number| format!("198.51.100.{number}")).collect();
-        rig.clouds.digitalocean.enforce_limits(false);
-        rig.clouds.digitalocean.with(|account| {
-            // Short, so that 200 failovers take only minutes.
-            account.action_time = Duration::from_millis(200);
-            addresses.iter().for_each(|address| account.add_reserved_ip(address, "nyc3"));
-        });
-        let fleet = Self {
-            rig,
-            addresses,
-            with_pod: (1..=POOL_ADDRESSES).collect(),
-            without_pod: (POOL_ADDRESSES + 1..=POOL_NODES).collect(),
-        };
-        for number in 1..=POOL_NODES {
-            fleet.boot(number).await;
-        }
-        for number in &fleet.with_pod {
-            fleet.run_pod(*number).await;
-        }
-        fleet
-    }
-
-    /// Creates a droplet and its node.
-    async fn boot(&self, number: u64) {
-        let (name, droplet) = (fleet_node(number), FIRST_DROPLET + number);
-        self.rig.clouds.digitalocean.with(|account| account.add_droplet(droplet, &*name, "nyc3"));
-        let fixture = node(&name).provider_id(&format!("digitalocean://{droplet}")).label("fleet", "yes");
-        fixture.create(&self.rig.client).await.unwrap();
-    }
-
-    /// Deletes a droplet, its node and its pod.
-    async fn lose(&self, number: u64) {
-        let droplet = FIRST_DROPLET + number;
-        self.rig.clouds.digitalocean.with(|account| account.remove_droplet(droplet));
-        let nodes: Api<Node> = Api::all(self.rig.client.clone());
-        nodes.delete(&fleet_node(number), &DeleteParams::default()).await.unwrap();
-        self.end_pod(number).await;
-    }
-
-    async fn run_pod(&self, number: u64) {
-        let name = fleet_node(number);
-        pod("default", &name).label("app", "fleet").on(&name).create(&self.rig.client).await.unwrap();
-    }
-
-    async fn end_pod(&self, number: u64) {
-        let pods: Api<Pod> = Api::namespaced(self.rig.client.clone(), "default");
-        pods.delete(&fleet_node(number), &DeleteParams::default().grace_period(0)).await.unwrap();
-    }
-
-    /// Moves this many pods to other nodes, those that have run longest first. The new pods start before the old ones
-    /// end, so that the addresses always have a target.
-    async fn move_pods(&mut self, count: usize) {
-        for _ in 0..count {
-            let new = self.without_pod.pop_front().unwrap();
-            self.run_pod(new).await;
-            self.with_pod.push_back(new);
-        }
-        for _ in 0..count {
-            let old = self.with_pod.pop_front().unwrap();
-            self.end_pod(old).await;
-            self.without_pod.push_back(old);
-        }
-    }
-
-    /// Loses a node with a pod, while all other addresses stay attached. After `replaced_after` another node runs a
-    /// pod, and the lost node comes back.
-    async fn lose_one(&mut self, replaced_after: Duration) {
-        let old = self.with_pod.pop_front().unwrap();
-        self.lose(old).await;
-        tokio::time::sleep(replaced_after).await;
-        let new = self.without_pod.pop_front().unwrap();
-        self.run_pod(new).await;
-        self.with_pod.push_back(new);
-        self.boot(old).await;
-        self.without_pod.push_back(old);
-    }
-
-    /// Waits until the addresses are on exactly the nodes that run a pod.
-    async fn followed(&self) {
-        let wanted: BTreeSet<_> = self.with_pod.iter().map(|number| FIRST_DROPLET + number).collect();
-        let followed = eventually("the addresses are on the nodes with pods", FOLLOWED_WITHIN, async || {
-            let holder = |address: &String| {
-                self.rig.clouds.digitalocean.with(|account| account.holder(address)).unwrap_or_default()
-            };
-            Ok(self.addresses.iter().map(holder).collect::<BTreeSet<_>>() == wanted)
-        });
-        followed.await.unwrap_or_else(|error| {
-            let pods = self.rig.kubectl(&["get", "pods,nodes", "-A", "-o", "wide"]);
-            panic!("{error}: {wanted:?}\n{pods}\n{}", self.rig.logs())
-        });
-    }
 }
 
 // F4 F7
