@@ -12,13 +12,11 @@ pub(crate) mod rig;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use testbed::cluster::eventually;
 use testbed::cluster_api::fixtures::{self, Version};
-use testbed::cluster_api::provider;
 
-use self::rig::Capi;
-pub use self::rig::for_class;
+use self::rig::{Capi, for_class, plain, with_class};
 
 const SOON: Duration = Duration::from_secs(180);
 
@@ -80,28 +78,6 @@ async fn v3_endpoint_variable_and_infrastructure_get_the_vip_v1beta2() {
 #[tokio::test(flavor = "multi_thread")]
 async fn v3_endpoint_variable_and_infrastructure_get_the_vip_v1beta1() {
     a_cluster_gets_its_vip(Version::V1Beta1).await;
-}
-
-/// Starts a control plane with the class of the fixtures, and a controller.
-async fn with_class() -> (Capi, crate::rig::Controller) {
-    let capi = Capi::start().await;
-    let controller = capi.controller("vips", &[], &[]);
-    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
-    (capi, controller)
-}
-
-/// A Cluster without a topology. An annotation names the class for its VIP.
-fn plain(name: &str) -> Value {
-    json!({
-        "apiVersion": "cluster.x-k8s.io/v1beta2",
-        "kind": "Cluster",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "annotations": {"vip.capi.gorizond.io/cluster-class": fixtures::CLASS},
-        },
-        "spec": {"infrastructureRef": {"apiGroup": provider::GROUP, "kind": "TestCluster", "name": name}},
-    })
 }
 
 #[tokio::test(flavor = "multi_thread")]

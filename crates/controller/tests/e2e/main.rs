@@ -27,3 +27,4 @@ mod testbed_itself;
 mod undecodable;
 mod upgrade;
 mod upgrade_mends;
+mod workloads;

@@ -15,8 +15,8 @@ use serde_json::json;
 use testbed::burst::{ADDRESSES, Accounts, Burst, Holders, PLACES, Place, ip};
 use testbed::cluster::{eventually, node};
 
-use crate::netipallocation::{address, allocation, grow, zone};
 use crate::rig::{Rig, read, resident_megabytes};
+use crate::workloads::{address, allocation, grow, zone};
 
 const LONG: Duration = Duration::from_secs(400);
 

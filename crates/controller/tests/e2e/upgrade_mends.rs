@@ -10,7 +10,7 @@ use testbed::cluster::eventually;
 use testbed::demo::PROJECT;
 use testbed::fake::ledger::{CloudChange, Done};
 
-use crate::creation::{forge_created, in_account, is_release};
+use crate::creation::support::{forge_created, in_account, is_release};
 use crate::rig::{Rig, SOON};
 use crate::upgrade::release::Release;
 

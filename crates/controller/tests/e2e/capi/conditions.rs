@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use testbed::cluster::eventually;
 use testbed::cluster_api::fixtures::{self, Version};
 
-use super::rig::Capi;
-use super::{SOON, with_class};
+use super::SOON;
+use super::rig::{Capi, with_class};
 
 const CONDITION: &str = "vip.capi.gorizond.io/ControlPlaneVIPReady";
 

@@ -14,8 +14,7 @@ use testbed::cluster_api::fixtures::{self, Version};
 use testbed::cluster_api::{Certificate, provider};
 use testbed::control_plane::free_ports;
 
-use super::many::{count, create, from_class};
-use super::rig::Capi;
+use super::rig::{Capi, count, create, from_class};
 use crate::rig::Controller;
 
 const LONGEST: Duration = Duration::from_secs(600);

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use futures::future::try_join_all;
 use kube::ResourceExt;
-use kube::api::{Api, DynamicObject, PostParams};
+use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::{Value, json};
@@ -14,14 +13,8 @@ use testbed::cluster::eventually;
 use testbed::cluster_api::claims;
 use testbed::cluster_api::fixtures::{self, Version};
 
-use super::plain;
-use super::rig::Capi;
+use super::rig::{Capi, count, create, from_class, plain};
 use crate::rig::Controller;
-
-/// The number of Clusters.
-pub fn count() -> usize {
-    std::env::var("CLUSTERS").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
-}
 
 /// Long, because the IPAM provider creates one address at a time, and its client has a rate limit.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -50,30 +43,12 @@ async fn when(
     seen
 }
 
-/// A Cluster with a topology: Cluster API creates its infrastructure from a class.
-pub fn from_class(name: &str) -> Value {
-    fixtures::cluster(Version::V1Beta2, "default", name)
-}
-
 /// Like [`from_class`], with an endpoint, so it needs no VIP.
 fn with_endpoint(name: &str) -> Value {
     let (mut cluster, host) = (from_class(name), "10.9.9.9");
     cluster["spec"]["controlPlaneEndpoint"] = json!({"host": host, "port": 6443});
     cluster["spec"]["topology"]["variables"] = json!([{"name": "clusterVip", "value": host}]);
     cluster
-}
-
-/// Creates this many Clusters at once. Returns when each was created.
-pub async fn create(capi: &Capi, count: usize, cluster: fn(&str) -> Value) -> BTreeMap<String, Instant> {
-    let clusters = capi.clusters();
-    let create = async |number: usize| {
-        let name = format!("c{number}");
-        let cluster = serde_json::from_value(cluster(&name))?;
-        let created = Instant::now();
-        clusters.create(&PostParams::default(), &cluster).await?;
-        anyhow::Ok((name, created))
-    };
-    try_join_all((0..count).map(create)).await.unwrap().into_iter().collect()
 }
 
 /// A pool without the labels of a VIP pool.

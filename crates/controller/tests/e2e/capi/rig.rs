@@ -1,15 +1,19 @@
-//! A control plane with the real Cluster API, and the controller's binary with only VIPs enabled.
+//! A control plane with the real Cluster API, the controller's binary with only VIPs enabled, and Clusters for both.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Instant;
 
+use futures::future::try_join_all;
 use kube::Client;
-use kube::api::{Api, DynamicObject};
+use kube::api::{Api, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use testbed::cluster::eventually;
+use testbed::cluster_api::fixtures::{self, Version};
 use testbed::cluster_api::provider::{self, Provider};
-use testbed::cluster_api::{ClusterApi, ManagementCluster, fixtures};
+use testbed::cluster_api::{ClusterApi, ManagementCluster};
 use testbed::control_plane::{ControlPlane, Options, free_ports};
 use testbed::objects::Objects;
 use testbed::process::Process;
@@ -177,4 +181,49 @@ pub fn for_class(mut pool: Value, role: &str) -> Value {
     pool["metadata"]["labels"] =
         json!({"vip.capi.gorizond.io/cluster-class": fixtures::CLASS, "vip.capi.gorizond.io/role": role});
     pool
+}
+
+/// Starts a control plane with the class of the fixtures, and a controller.
+pub async fn with_class() -> (Capi, Controller) {
+    let capi = Capi::start().await;
+    let controller = capi.controller("vips", &[], &[]);
+    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
+    (capi, controller)
+}
+
+/// A Cluster with a topology: Cluster API creates its infrastructure from a class.
+pub fn from_class(name: &str) -> Value {
+    fixtures::cluster(Version::V1Beta2, "default", name)
+}
+
+/// A Cluster without a topology. An annotation names the class for its VIP.
+pub fn plain(name: &str) -> Value {
+    json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Cluster",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "annotations": {"vip.capi.gorizond.io/cluster-class": fixtures::CLASS},
+        },
+        "spec": {"infrastructureRef": {"apiGroup": provider::GROUP, "kind": "TestCluster", "name": name}},
+    })
+}
+
+/// How many Clusters the tests of many Clusters create: 20, or as many as `CLUSTERS` says.
+pub fn count() -> usize {
+    std::env::var("CLUSTERS").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
+}
+
+/// Creates this many Clusters at once. Returns when each was created.
+pub async fn create(capi: &Capi, count: usize, cluster: fn(&str) -> Value) -> BTreeMap<String, Instant> {
+    let clusters = capi.clusters();
+    let create = async |number: usize| {
+        let name = format!("c{number}");
+        let cluster = serde_json::from_value(cluster(&name))?;
+        let created = Instant::now();
+        clusters.create(&PostParams::default(), &cluster).await?;
+        anyhow::Ok((name, created))
+    };
+    try_join_all((0..count).map(create)).await.unwrap().into_iter().collect()
 }

@@ -25,6 +25,7 @@ use testbed::fake::ledger::Ledger;
 
 use super::phases::{Place, is_counted, phases, places};
 use super::release::Release;
+use crate::capi::rig::for_class;
 use crate::rig::{Controller, Rig, SOON};
 
 /// FloatingIPPools at DigitalOcean, and the addresses of each.
@@ -160,8 +161,7 @@ impl Fleet {
         let cluster_api = ClusterApi::start(&rig.control_plane).await.unwrap();
         let provider = Provider::start(rig.client.clone());
         cluster_api.install_class(&rig.client, Version::V1Beta2, "default").await.unwrap();
-        let vips =
-            crate::capi::for_class(fixtures::global_pool("vips", &["10.0.1.10-10.0.3.250"]), "control-plane");
+        let vips = for_class(fixtures::global_pool("vips", &["10.0.1.10-10.0.3.250"]), "control-plane");
         rig.control_plane.apply(&vips.to_string()).unwrap();
         let foreign = rig.clouds.digitalocean.with(|account| account.reserved_ips()).into_iter().collect();
         let fleet = Self { rig, _provider: provider, _cluster_api: cluster_api, foreign };
