@@ -5,18 +5,18 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::Signal;
 use testbed::cluster::eventually;
 use testbed::control_plane::{Options, free_ports};
 use testbed::process::Process;
 
-use crate::rig::{Rig, SOON};
+use crate::rig::{Controller, Rig, SOON};
 
 /// Another test run on the same machine may use the default ports for this long.
 const PORTS_FREE_WITHIN: Duration = Duration::from_secs(120);
 
-/// Starts the binary with these arguments and only the environment variables that every process needs.
-fn start(rig: &Rig, name: &str, arguments: &[&str]) -> Process {
+/// Starts the binary with these arguments and only the environment variables that every process needs. The ports are
+/// those that the arguments set, or the defaults.
+fn start(rig: &Rig, name: &str, arguments: &[&str], [health_port, metrics_port]: [u16; 2]) -> Controller {
     let configure = |command: &mut Command| {
         let needed = ["PATH", "HOME"];
         for (name, _) in std::env::vars_os().filter(|(name, _)| !needed.iter().any(|needed| name == needed)) {
@@ -25,20 +25,14 @@ fn start(rig: &Rig, name: &str, arguments: &[&str]) -> Process {
         command.arg("--kubeconfig").arg(&rig.kubeconfig).args(arguments);
     };
     let program = PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller"));
-    Process::start(name, &program, configure, rig.control_plane.folder()).unwrap()
+    let process = Process::start(name, &program, configure, rig.control_plane.folder()).unwrap();
+    Controller { process, health_port, metrics_port }
 }
 
 /// The HTTP status of a page, or `None` if nothing listens on the port.
 async fn status(port: u16, path: &str) -> Option<u16> {
     let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}")).await.ok()?;
     Some(answer.status().as_u16())
-}
-
-async fn leads(process: &Process) {
-    let log = || std::fs::read_to_string(process.log()).unwrap();
-    eventually("the controller has the lease", SOON, async || Ok(log().contains("acquired the lease")))
-        .await
-        .unwrap_or_else(|error| panic!("{error}\n{}", log()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,8 +43,8 @@ async fn n11_v6_defaults_and_flags_of_capi_vip_allocator_work() {
     })
     .await
     .unwrap();
-    let mut plain = start(&rig, "ip-address-controller-plain", &[]);
-    leads(&plain).await;
+    let plain = start(&rig, "ip-address-controller-plain", &[], [8080, 9999]);
+    plain.until_log("acquired the lease").await;
     let duration = "jsonpath={.spec.leaseDurationSeconds}";
     let lease = ["get", "lease", "ip-address-controller-leader", "-n", "kube-system", "-o", duration];
     assert_eq!(rig.kubectl(&lease), "60");
@@ -58,12 +52,11 @@ async fn n11_v6_defaults_and_flags_of_capi_vip_allocator_work() {
     for (port, path) in pages {
         assert_eq!(status(port, path).await, Some(200), "{port}{path}");
     }
-    let text = reqwest::get("http://127.0.0.1:9999/metrics").await.unwrap().text().await.unwrap();
+    let text = plain.metrics().await.unwrap();
     let version = format!("version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
     let info = text.lines().find(|line| line.starts_with("netipallocation_controller_info{")).unwrap();
     assert!(info.contains(&version) && !info.contains("cluster="), "{info}");
-    plain.signal(Signal::TERM).unwrap();
-    assert!(plain.wait(SOON).unwrap().success());
+    assert!(plain.stop().success());
 
     let ports = free_ports(3).unwrap();
     let (metrics, health) = (ports[0], ports[1]);
@@ -79,8 +72,8 @@ async fn n11_v6_defaults_and_flags_of_capi_vip_allocator_work() {
         "--zap-time-encoding=iso8601",
     ];
     let arguments = [&["-leader-elect=true", &*addresses[0], &*addresses[1]][..], &of_zap].concat();
-    let mut with_flags = start(&rig, "ip-address-controller-flags", &arguments);
-    leads(&with_flags).await;
+    let with_flags = start(&rig, "ip-address-controller-flags", &arguments, [health, metrics]);
+    with_flags.until_log("acquired the lease").await;
     let pages = [
         (health, "/healthz", 200),
         (health, "/readyz", 200),
@@ -91,13 +84,13 @@ async fn n11_v6_defaults_and_flags_of_capi_vip_allocator_work() {
         assert_eq!(status(port, path).await, Some(expected), "{port}{path}");
     }
     assert_eq!(status(9999, "/metrics").await, None, "nothing may listen on the default port");
-    let log = std::fs::read_to_string(with_flags.log()).unwrap();
+    let log = with_flags.log();
     assert!(log.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{log}");
-    with_flags.signal(Signal::TERM).unwrap();
-    assert!(with_flags.wait(SOON).unwrap().success());
+    assert!(with_flags.stop().success());
 
     let off = format!("--health-probe-bind-address=:{}", ports[2]);
-    let _without_metrics = start(&rig, "ip-address-controller-off", &["--metrics-bind-address=0", &off]);
+    let _without_metrics =
+        start(&rig, "ip-address-controller-off", &["--metrics-bind-address=0", &off], [ports[2], 0]);
     eventually("probes are answered", SOON, async || Ok(status(ports[2], "/healthz").await == Some(200)))
         .await
         .unwrap();

@@ -11,7 +11,6 @@ pub(crate) mod rig;
 
 use std::time::Duration;
 
-use rustix::process::Signal;
 use serde_json::json;
 use testbed::cluster::eventually;
 use testbed::cluster_api::fixtures::{self, Version};
@@ -48,7 +47,7 @@ async fn a_cluster_gets_its_vip(version: Version) {
 
     let status = capi.until_vip_reason("a", "control-plane", "Assigned").await;
     assert_eq!(status, json!({"reason": "Assigned", "message": "10.0.1.10 from pool pool"}));
-    let log = std::fs::read_to_string(controller.process.log()).unwrap();
+    let log = controller.log();
     for line in ["controlPlaneEndpoint not set, controller will allocate VIP", "control-plane VIP assigned"] {
         let found = log.lines().find(|found| found.contains(line)).unwrap_or_else(|| panic!("{log}"));
         assert!(found.contains("INFO controllers.Cluster"), "{found}");
@@ -159,9 +158,8 @@ async fn v8_ingress_and_control_plane_vips_do_not_wait_for_each_other() {
         r#"capi_vip_allocator_claims_pending{namespace="default",role="control-plane"} 1"#,
         r#"capi_vip_allocator_allocation_duration_seconds_count{cluster_class="edge",role="ingress"} 1"#,
     ];
-    let url = format!("http://127.0.0.1:{}/metrics", controller.metrics_port);
     eventually("the metrics have all lines", SOON, async || {
-        let text = reqwest::get(&url).await?.text().await?;
+        let text = controller.metrics().await?;
         let missing: Vec<_> = expected.iter().filter(|line| !text.contains(**line)).collect();
         anyhow::ensure!(missing.is_empty(), "{missing:?} is not in\n{text}");
         Ok(true)
@@ -235,14 +233,12 @@ async fn cluster_api_can_be_installed_later_without_a_restart() {
     let mut capi = Capi::without_cluster_api().await;
     // The first controller of a cluster creates the Lease.
     capi.kubectl(&["delete", "lease", "capi-vip-allocator.gorizond.io", "-n", "capi-system"]);
-    let mut controller = capi.controller("vips", &[], &[]);
-    let url = format!("http://127.0.0.1:{}/readyz", controller.health_port);
-    let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
-    eventually("the controller is ready", SOON, is_ready).await.unwrap();
-    let log = || std::fs::read_to_string(controller.process.log()).unwrap();
-    eventually("the controller leads", SOON, async || Ok(log().contains("leading epoch"))).await.unwrap();
+    let controller = capi.controller("vips", &[], &[]);
+    controller.until_ready().await;
+    controller.until_log("leading epoch").await;
     tokio::time::sleep(Duration::from_secs(8)).await;
-    let complaints: Vec<_> = log()
+    let complaints: Vec<_> = controller
+        .log()
         .lines()
         .filter(|line| line.contains("WARN") || line.contains("ERROR"))
         .map(str::to_owned)
@@ -254,6 +250,5 @@ async fn cluster_api_can_be_installed_later_without_a_restart() {
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10"]));
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
     assert_eq!(capi.endpoint("a").await, "10.0.1.10");
-    controller.process.signal(Signal::TERM).unwrap();
-    assert!(controller.process.wait(SOON).unwrap().success());
+    assert!(controller.stop().success());
 }

@@ -209,15 +209,14 @@ async fn aws_credentials_come_from_irsa_pod_identity_or_the_instance() {
     ] {
         let before = rig.clouds.ec2.ledger().asked.len();
         let no_keys = [("AWS_ACCESS_KEY_ID", ""), ("AWS_SECRET_ACCESS_KEY", "")];
-        let mut controller = rig.controller("ip-address-controller", &[&no_keys, way].concat());
+        let controller = rig.controller("ip-address-controller", &[&no_keys, way].concat());
         let lists =
             async || Ok(rig.clouds.ec2.ledger().asked[before..].iter().any(|asked| asked.status == 200));
         let listed = eventually("addresses are listed", SOON, lists).await;
         listed.unwrap_or_else(|error| panic!("{asked}: {error}\n{}", rig.logs()));
         rig.settled("nia/edge").await;
         assert_eq!(credentials.ledger().calls().get(asked), Some(&1), "{:?}", credentials.ledger().calls());
-        controller.process.signal(rustix::process::Signal::TERM).unwrap();
-        controller.process.wait(SOON).unwrap();
+        controller.stop();
     }
 }
 

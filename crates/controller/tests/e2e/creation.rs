@@ -152,15 +152,14 @@ async fn addresses_removed_from_the_spec_are_reported_and_not_replaced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_access_to_projects_no_address_is_created() {
     let rig = Rig::prepare().await;
-    let mut first = rig.controller("ip-address-controller", &[]);
+    let first = rig.controller("ip-address-controller", &[]);
     rig.control_plane.apply(&pool(2, "nobody=has-this", "")).unwrap();
     eventually("the spec lists both addresses and no move is open", SOON, async || {
         Ok(listed(&rig).len() == 2 && rig.get(POOL)["status"]["moves"].is_null())
     })
     .await
     .unwrap();
-    first.process.signal(Signal::TERM).unwrap();
-    first.process.wait(SOON).unwrap();
+    first.stop();
     let bought = in_account(&rig);
     let tag = format!("ip-address-controller-{}", rig.get(POOL)["metadata"]["uid"].as_str().unwrap());
     assert_eq!(rig.get(POOL)["status"]["creationTag"], tag.as_str());

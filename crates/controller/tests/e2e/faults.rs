@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
 use serde_json::json;
 use testbed::api_proxy::ApiProxy;
 use testbed::checkpoint;
@@ -116,7 +115,7 @@ async fn a_refused_write_is_retried_with_backoff_for_its_object_alone() {
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
     tokio::time::sleep(Duration::from_secs(15)).await;
-    let log = std::fs::read_to_string(controller.process.log()).unwrap();
+    let log = controller.log();
     let refusals = log.lines().filter(|line| line.contains("failed to update status")).count();
     assert!((3..=8).contains(&refusals), "{refusals} writes were refused\n{log}");
     assert_eq!(rig.holder("34.123.45.68"), None, "no move may start without a journal entry");
@@ -197,11 +196,7 @@ async fn a_silently_dead_watch_is_noticed_within_ten_seconds() {
     proxy.freeze();
     let changes = rig.clouds.compute.ledger().done.len();
     rig.kubectl(&["delete", "node", &node]);
-    let log = controller.process.log().to_owned();
-    let line = format!("begin to move 34.123.45.67 from demo/{zone}/{node}");
-    let has_begun = async || Ok(std::fs::read_to_string(&log)?.contains(&line));
-    let noticed = eventually("the deletion is noticed", SOON, has_begun);
-    let noticed = noticed.await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    let noticed = controller.until_log(&format!("begin to move 34.123.45.67 from demo/{zone}/{node}")).await;
     let left = eventually("the address is detached from the deleted node", SOON, async || {
         Ok(rig.clouds.compute.ledger().done.len() > changes)
     });
@@ -272,7 +267,7 @@ async fn the_controller_exits_after_etcd_was_restored() {
     // In the copy the address is on edge-1, which exists again.
     rig.control_plane.restore_etcd(&backup.path().join("etcd")).await.unwrap();
     let ended = controller.process.wait(SOON).unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
-    let log = std::fs::read_to_string(controller.process.log()).unwrap();
+    let log = controller.log();
     assert!(!ended.success() && log.contains("etcd was restored from an older copy"), "{log}");
     let _next = rig.controller("ip-address-controller-2", &SUCCESSOR);
     // The copy has the lease of the first controller, which has to expire.
@@ -306,7 +301,7 @@ async fn failover_works_again_after_the_apiserver_was_paused() {
 async fn f5_the_cool_off_survives_a_change_of_leader() {
     const COOL_OFF: Duration = Duration::from_secs(10);
     let rig = Rig::prepare().await;
-    let mut first = rig.controller("ip-address-controller-1", &[]);
+    let first = rig.controller("ip-address-controller-1", &[]);
     let pool = json!({
         "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
         "metadata": {"name": "slow", "namespace": "default"},
@@ -323,13 +318,9 @@ async fn f5_the_cool_off_survives_a_change_of_leader() {
         accepted.map(|done| done.at).collect::<Vec<_>>()
     };
     eventually("the first address is assigned", SOON, async || Ok(assigned().len() == 1)).await.unwrap();
-    first.process.signal(Signal::TERM).unwrap();
-    assert!(first.process.wait(SOON).unwrap().success(), "the first leader must exit without an error");
+    assert!(first.stop().success(), "the first leader must exit without an error");
     let second = rig.controller("ip-address-controller-2", &[]);
-    let log = || std::fs::read_to_string(second.process.log()).unwrap();
-    eventually("the second controller leads", SOON, async || Ok(log().contains("leading epoch")))
-        .await
-        .unwrap();
+    second.until_log("leading epoch").await;
     rig.settled("floatingippool/slow").await;
     let apart = assigned()[1] - assigned()[0];
     println!("assigned {apart:?} apart, by two leaders, with a cool-off of {COOL_OFF:?}");
@@ -348,10 +339,7 @@ async fn no_move_starts_when_the_crd_drops_the_journal() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     let controller = rig.controller("ip-address-controller", &[]);
-    let says_so = async || {
-        Ok(std::fs::read_to_string(controller.process.log())?.contains("apply the CRDs of this version"))
-    };
-    eventually("the log says what to do", SOON, says_so).await.unwrap();
+    controller.until_log("apply the CRDs of this version").await;
     let version = || rig.get("nia/edge")["metadata"]["resourceVersion"].clone();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let before = version();

@@ -30,7 +30,7 @@ async fn memory_and_latency_in_the_largest_cluster() {
     let measured = Measured::start(size).await;
     let settled_in = measured.until_ready().await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let controller = &measured.controller;
+    let controller = &measured.controller.process;
     let (settled, peak_of_start) = (resident_megabytes(controller), peak_megabytes(controller));
     let client = &measured.client;
     let of_nodes = measured.latency(|number| change_node(client, size, number)).await;
@@ -77,7 +77,7 @@ async fn large_annotations_of_pods_take_no_memory() {
     let mut measured = Measured::start(Size::of_percent(1)).await;
     measured.until_ready().await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let without = resident_megabytes(&measured.controller);
+    let without = resident_megabytes(&measured.controller.process);
     let client = measured.client.clone();
     create_all(PODS, async |number| {
         let (object, _) = pod(number);
@@ -89,11 +89,11 @@ async fn large_annotations_of_pods_take_no_memory() {
     })
     .await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let after_events = resident_megabytes(&measured.controller);
+    let after_events = resident_megabytes(&measured.controller.process);
     measured.restart().await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let after_restart = resident_megabytes(&measured.controller);
-    let peak_of_start = peak_megabytes(&measured.controller);
+    let after_restart = resident_megabytes(&measured.controller.process);
+    let peak_of_start = peak_megabytes(&measured.controller.process);
     println!(
         "{}",
         json!({
@@ -128,7 +128,7 @@ async fn memory_and_lag_stay_while_the_cluster_changes() {
         let mut quarters: [Vec<(f64, usize)>; 4] = Default::default();
         while began.elapsed() < duration {
             let quarter = (4.0 * began.elapsed().as_secs_f64() / duration.as_secs_f64()) as usize;
-            let controller = &measured.controller;
+            let controller = &measured.controller.process;
             quarters[quarter.min(3)].push((resident_megabytes(controller), open_files(controller)));
             tokio::time::sleep(Duration::from_secs(5)).await;
         }

@@ -30,9 +30,7 @@ async fn two_replicas() -> (Rig, Controller, Controller) {
 /// Starts a standby and waits until it is ready.
 async fn standby(rig: &Rig, name: &str) -> Controller {
     let standby = rig.controller(name, &ENVIRONMENT);
-    let url = format!("http://127.0.0.1:{}/readyz", standby.health_port);
-    let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
-    eventually("the standby is ready", SOON, is_ready).await.unwrap();
+    standby.until_ready().await;
     standby
 }
 
@@ -165,9 +163,7 @@ spec:
     first.process.signal(Signal::KILL).unwrap();
     first.process.wait(SOON).unwrap();
     let second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
-    let log = second.process.log().to_owned();
-    let has_lease = async || Ok(std::fs::read_to_string(&log)?.contains("acquired the lease"));
-    eventually("the second controller has taken over", SOON, has_lease).await.unwrap();
+    second.until_log("acquired the lease").await;
     tokio::time::sleep(Duration::from_secs(TAKEOVER_SECONDS + 4)).await;
     assert_eq!(to_confirm(&rig), Some(reported.clone()), "the next leader must report the same time of loss");
     assert_eq!(moved(), before, "the breaker must stay tripped");
@@ -197,14 +193,11 @@ async fn if_a_leader_stops_during_d_the_next_one_waits_again() {
     rig.settled("nia/edge").await;
     first.process.signal(Signal::KILL).unwrap();
     rig.kubectl(&["delete", "node", "edge-1"]);
-    let mut second = rig.controller("ip-address-controller-2", &patient);
-    let log = second.process.log().to_owned();
-    let has_lease = async || Ok(std::fs::read_to_string(&log)?.contains("acquired the lease"));
-    eventually("the second controller has taken over", SOON, has_lease).await.unwrap();
+    let second = rig.controller("ip-address-controller-2", &patient);
+    second.until_log("acquired the lease").await;
     let mut third = None;
     let restart = || {
-        second.process.signal(Signal::TERM).unwrap();
-        second.process.wait(SOON).unwrap();
+        second.stop();
         third = Some(rig.controller("ip-address-controller-3", &patient));
     };
     let took = rig.until_mutation(restart).await;
@@ -220,9 +213,7 @@ async fn a_leader_paused_before_a_call_skips_it_after_lease_expiry() {
     let mut first = rig.controller("ip-address-controller-1", &stopping);
     // Two addresses mean two concurrent calls: the other one may be at any point when the process stops.
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
-    let log = first.process.log().to_owned();
-    let is_stopped = async || Ok(std::fs::read_to_string(&log)?.contains("stopping at a failpoint"));
-    eventually("the leader has stopped", SOON, is_stopped).await.unwrap();
+    first.until_log("stopping at a failpoint").await;
     let _second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
     rig.settled("nia/edge").await;
     tokio::time::sleep(Duration::from_secs(2 * LEASE_SECONDS)).await;
@@ -258,13 +249,10 @@ async fn fails_over_when_killed_at(rig: &Rig, failpoint: &str) -> bool {
 async fn kills_at(requests: Requests) -> usize {
     let rig = Rig::prepare().await;
     rig.clouds.compute.with(|compute| compute.operation_time = Duration::from_millis(100));
-    {
-        let mut controller = rig.controller("ip-address-controller", &ENVIRONMENT);
-        rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
-        rig.settled("nia/edge").await;
-        controller.process.signal(Signal::TERM).unwrap();
-        controller.process.wait(SOON).unwrap();
-    }
+    let controller = rig.controller("ip-address-controller", &ENVIRONMENT);
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    controller.stop();
     let mut killed = 0;
     for number in requests {
         let before = fails_over_when_killed_at(&rig, &format!("kill-before:{number}")).await;
@@ -301,9 +289,7 @@ spec: {{holderIdentity: flipop-1, leaseDurationSeconds: {seconds}, leaseTransiti
     rig.control_plane.apply(&lease(60, 0)).unwrap();
     let controller = rig.controller("ip-address-controller", &ENVIRONMENT);
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
-    let log = controller.process.log().to_owned();
-    let stands_by = async || Ok(std::fs::read_to_string(&log)?.contains("standing by while FLIPOP leads"));
-    eventually("the controller stands by", SOON, stands_by).await.unwrap();
+    controller.until_log("standing by while FLIPOP leads").await;
     for renewal in 1..5 {
         tokio::time::sleep(Duration::from_secs(2)).await;
         rig.control_plane.apply(&lease(60, renewal)).unwrap();
@@ -321,7 +307,7 @@ async fn a_leader_hands_over_before_it_cuts_off_its_own_node() {
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.settled("nia/edge").await;
     assert!(is_on("edge-1"));
-    let mut two = rig.controller("ip-address-controller-two", &[("NODE_NAME", "worker-1")]);
+    let two = rig.controller("ip-address-controller-two", &[("NODE_NAME", "worker-1")]);
     tokio::time::sleep(Duration::from_secs(3)).await;
     // The address moves to the leader's node. The leader must first remove the ephemeral address of that node.
     rig.kubectl(&["cordon", "edge-1"]);
@@ -329,8 +315,7 @@ async fn a_leader_hands_over_before_it_cuts_off_its_own_node() {
     println!("cordoned -> attached to the former leader's node by the next leader: {:?}", took.unwrap());
     assert!(one.process.wait(SOON).unwrap().success(), "the leader must exit without an error");
     rig.settled("nia/edge").await;
-    two.process.signal(Signal::TERM).unwrap();
-    two.process.wait(SOON).unwrap();
+    two.stop();
 
     rig.kubectl(&["uncordon", "edge-1"]);
     let mut lonely = rig.controller("ip-address-controller-lonely", &[("NODE_NAME", "edge-1")]);

@@ -260,8 +260,7 @@ async fn n12_a_settled_controller_reports_metrics_and_makes_few_calls() {
     );
     assert!(made <= 15, "{:?}", rig.clouds.compute.ledger().calls());
 
-    let url = format!("http://127.0.0.1:{}/metrics", controller.metrics_port);
-    let text = reqwest::get(url).await.unwrap().text().await.unwrap();
+    let text = controller.metrics().await.unwrap();
     for name in [
         "crd_status",
         "reserved_ips_total",

@@ -24,8 +24,7 @@ pub fn pool() -> String {
 
 /// The lines of the metrics that begin with `flipop_`.
 async fn flipop_metrics(controller: &Controller) -> Vec<String> {
-    let url = format!("http://127.0.0.1:{}/metrics", controller.metrics_port);
-    let text = reqwest::get(url).await.unwrap().text().await.unwrap();
+    let text = controller.metrics().await.unwrap();
     text.lines().filter(|line| line.starts_with("flipop_")).map(ToOwned::to_owned).collect()
 }
 

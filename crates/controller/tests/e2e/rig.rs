@@ -1,7 +1,7 @@
 //! The controller's binary on a real control plane, with the nodes of the demo and fake clouds.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Node;
@@ -77,6 +77,39 @@ impl Controller {
         // The controller may kill itself at a write that `is_done` does not check, such as an Event.
         tokio::time::sleep(Duration::from_millis(300)).await;
         died | self.process.try_wait().unwrap().is_some()
+    }
+
+    /// Sends SIGTERM and waits until the controller has exited. A leader releases its lease, so the next one does not
+    /// have to wait for it.
+    pub fn stop(mut self) -> ExitStatus {
+        self.process.signal(Signal::TERM).unwrap();
+        self.process.wait(SOON).unwrap()
+    }
+
+    /// Waits until the controller reports that it is ready.
+    pub async fn until_ready(&self) {
+        let url = format!("http://127.0.0.1:{}/readyz", self.health_port);
+        let is_ready = async || Ok(reqwest::get(&url).await?.status().as_u16() == 200);
+        let ready = eventually("the controller is ready", SOON, is_ready).await;
+        ready.unwrap_or_else(|error| panic!("{error}\n{}", self.log()));
+    }
+
+    /// Waits until the log contains this text, and returns how long that took.
+    pub async fn until_log(&self, text: &str) -> Duration {
+        let what = format!("the log contains {text:?}");
+        let logged = eventually(&what, SOON, async || Ok(self.log().contains(text))).await;
+        logged.unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
+    }
+
+    /// All that the controller has logged so far.
+    pub fn log(&self) -> String {
+        // The controller may be in the middle of a character.
+        String::from_utf8_lossy(&std::fs::read(self.process.log()).unwrap()).into_owned()
+    }
+
+    /// The metrics in Prometheus' text format.
+    pub async fn metrics(&self) -> reqwest::Result<String> {
+        reqwest::get(format!("http://127.0.0.1:{}/metrics", self.metrics_port)).await?.text().await
     }
 }
 
@@ -175,9 +208,7 @@ impl Rig {
         self.with_restarts(&mut healthy, &SUCCESSOR, is_done).await.unwrap_or_else(|error| {
             panic!("{failpoint}: {error:#}\n{}\n{:#}", self.logs(), self.get(object))
         });
-        // SIGTERM releases the lease, so the next controller does not have to wait for it.
-        healthy.process.signal(Signal::TERM).unwrap();
-        healthy.process.wait(SOON).unwrap();
+        healthy.stop();
         died
     }
 

@@ -98,11 +98,7 @@ async fn probes_are_answered_and_a_settled_controller_writes_nothing() {
         let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}")).await?;
         anyhow::Ok((answer.status().as_u16(), answer.text().await?))
     };
-    eventually("the controller is ready", SOON, async || {
-        Ok(get(controller.health_port, "/readyz").await?.0 == 200)
-    })
-    .await
-    .unwrap();
+    controller.until_ready().await;
     assert_eq!(get(controller.health_port, "/healthz").await.unwrap().0, 200);
     for port in [controller.metrics_port, controller.health_port] {
         let (status, text) = get(port, "/metrics").await.unwrap();

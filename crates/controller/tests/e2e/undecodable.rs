@@ -1,7 +1,6 @@
 //! Objects that the controller can't decode, because a newer version wrote them or the CRD has another schema. The
 //! controller does not change them, and they do not affect other objects.
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use testbed::cluster::eventually;
 
@@ -18,8 +17,7 @@ fn accept_any_status(rig: &Rig, definition: &str) {
 
 /// How many NetIPAllocations the controller can't decode, according to its metrics.
 async fn undecodable(controller: &Controller) -> Option<String> {
-    let url = format!("http://127.0.0.1:{}/metrics", controller.metrics_port);
-    let text = reqwest::get(url).await.ok()?.text().await.ok()?;
+    let text = controller.metrics().await.ok()?;
     let is_it = |line: &&str| line.contains("undecodable_objects") && line.contains("\"NetIPAllocation\"");
     text.lines().find(is_it)?.rsplit(' ').next().map(ToOwned::to_owned)
 }
@@ -35,7 +33,7 @@ async fn until_droplet_holds(rig: &Rig, droplet: u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_undecodable_object_does_not_block_other_failovers() {
     let rig = Rig::prepare().await;
-    let mut controller = rig.controller("ip-address-controller", &[]);
+    let controller = rig.controller("ip-address-controller", &[]);
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     let everywhere = json!({
         "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
@@ -65,8 +63,7 @@ async fn an_undecodable_object_does_not_block_other_failovers() {
     until_droplet_holds(&rig, 1002).await;
 
     // The next leader has never seen this object in a form that it can decode.
-    controller.process.signal(Signal::TERM).unwrap();
-    controller.process.wait(SOON).unwrap();
+    controller.stop();
     let controller = rig.controller("ip-address-controller-2", &[]);
     eventually("the younger object reports Conflict", SOON, async || {
         Ok(rig.get("nia/second")["status"]["conditions"][2]["reason"] == "Conflict")

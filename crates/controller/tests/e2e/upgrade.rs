@@ -17,7 +17,6 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use rustix::process::Signal;
-use testbed::cluster::eventually;
 
 use self::fleet::Fleet;
 use self::phases::{is_counted, phases, places};
@@ -51,9 +50,7 @@ async fn a_leader_of_another_release_resumes_work_in_flight() {
         let next = release.other();
         let standby = (!is_clean).then(|| fleet.controller(next, number + 1));
         if let Some(standby) = &standby {
-            let url = format!("http://127.0.0.1:{}/readyz", standby.controller.health_port);
-            let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
-            eventually("the successor is ready", SOON, is_ready).await.unwrap();
+            standby.controller.until_ready().await;
         }
         fleet.settled(None, &mut leader).await;
         let wave = fleet.wave(number).await;

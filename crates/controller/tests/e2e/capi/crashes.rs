@@ -5,7 +5,7 @@ use std::time::Duration;
 use testbed::cluster_api::fixtures::{self, Version};
 
 use super::rig::{Capi, for_class};
-use crate::rig::{Requests, SOON, SUCCESSOR, in_parts, kill_every};
+use crate::rig::{Requests, SUCCESSOR, in_parts, kill_every};
 
 /// More requests than the controller needs to become leader and to allocate both VIPs of a Cluster.
 const REQUESTS_MAX: usize = 40;
@@ -22,7 +22,7 @@ async fn allocates_when_killed_at(capi: &Capi, cluster: &str, failpoint: &str) -
             && !found["metadata"]["annotations"]["vip.capi.gorizond.io/ingress-vip"].is_null()
     };
     let died = doomed.dies(Duration::from_secs(60), has_both).await;
-    let mut healthy = capi.controller("healthy", &[], &SUCCESSOR);
+    let healthy = capi.controller("healthy", &[], &SUCCESSOR);
     let vip = capi.endpoint(cluster).await;
     capi.until_vip_reason(cluster, "ingress", "Assigned").await;
     capi.until_vip_reason(cluster, "control-plane", "Assigned").await;
@@ -32,8 +32,7 @@ async fn allocates_when_killed_at(capi: &Capi, cluster: &str, failpoint: &str) -
         let address = capi.get(&format!("ipaddresses.ipam.cluster.x-k8s.io/vip-{claim}-{cluster}"));
         assert_eq!(address["spec"]["address"], *vip, "{failpoint}");
     }
-    healthy.process.signal(rustix::process::Signal::TERM).unwrap();
-    healthy.process.wait(SOON).unwrap();
+    healthy.stop();
     died
 }
 

@@ -95,8 +95,7 @@ async fn beside_clusters(capi: &Capi, many: usize) -> Duration {
 async fn to_endpoint(capi: &Capi, many: usize, cluster: fn(&str) -> Value) -> (Controller, Duration) {
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.0-10.0.2.0"]));
     let controller = capi.controller("vips", &[], &[]);
-    let log = || std::fs::read_to_string(controller.process.log()).unwrap();
-    eventually("the controller leads", LONGEST, async || Ok(log().contains("leading epoch"))).await.unwrap();
+    controller.until_log("leading epoch").await;
 
     let claim_kind = GroupVersionKind::gvk("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim");
     let claims: Api<DynamicObject> =

@@ -13,6 +13,7 @@ use testbed::demo::{Clouds, Servers};
 use testbed::process::Process;
 
 use super::cluster::{ADDRESSES_OF_A_POOL, NODES_OF_A_POOL, Size, cluster, ip};
+use crate::rig::Controller;
 
 /// How long all objects may take to settle.
 const LONG: Duration = Duration::from_secs(1_200);
@@ -41,8 +42,7 @@ pub struct Measured {
     size: Size,
     pub control_plane: ControlPlane,
     pub client: Client,
-    pub controller: Process,
-    metrics_port: u16,
+    pub controller: Controller,
     clouds: (Clouds, Servers),
     pub created_in: Duration,
 }
@@ -66,16 +66,16 @@ impl Measured {
         });
         let served = clouds.serve(0).await.unwrap();
         let client = control_plane.client().await.unwrap();
-        let (controller, metrics_port) = start(&control_plane, &served.environment());
-        Self { size, control_plane, client, controller, metrics_port, clouds: (clouds, served), created_in }
+        let controller = start(&control_plane, &served.environment());
+        Self { size, control_plane, client, controller, clouds: (clouds, served), created_in }
     }
 
     /// Starts the controller again.
     pub async fn restart(&mut self) {
-        self.controller.signal(Signal::KILL).unwrap();
-        self.controller.wait(Duration::from_secs(10)).unwrap();
+        self.controller.process.signal(Signal::KILL).unwrap();
+        self.controller.process.wait(Duration::from_secs(10)).unwrap();
         self.control_plane.install_released_lease("kube-system", "ip-address-controller-leader").unwrap();
-        (self.controller, self.metrics_port) = start(&self.control_plane, &self.clouds.1.environment());
+        self.controller = start(&self.control_plane, &self.clouds.1.environment());
         self.until_ready().await;
     }
 
@@ -91,16 +91,14 @@ impl Measured {
             };
             Ok(all.items.iter().filter(is_ready).count() == self.size.pools)
         });
-        let log = || std::fs::read_to_string(self.controller.log()).unwrap_or_default();
-        settled
-            .await
-            .unwrap_or_else(|error| panic!("{error}\n{}", log().lines().rev().take(40).collect::<String>()))
+        settled.await.unwrap_or_else(|error| {
+            panic!("{error}\n{}", self.controller.log().lines().rev().take(40).collect::<String>())
+        })
     }
 
     /// The histogram of this name for the loop of addresses: each upper bound with the number of values up to it.
     pub async fn histogram(&self, name: &str) -> Vec<(f64, f64)> {
-        let url = format!("http://127.0.0.1:{}/metrics", self.metrics_port);
-        let text = reqwest::get(url).await.unwrap().text().await.unwrap();
+        let text = self.controller.metrics().await.unwrap();
         let of_bucket = |line: &str| {
             let rest = line.strip_prefix(name)?.strip_prefix(r#"_bucket{loop="addresses",le=""#)?;
             let (bound, count) = rest.split_once(r#""} "#)?;
@@ -146,7 +144,7 @@ impl Latency {
 /// How many changes of each kind are measured.
 const CHANGES: usize = 1_000;
 
-fn start(control_plane: &ControlPlane, clouds: &[(&str, String)]) -> (Process, u16) {
+fn start(control_plane: &ControlPlane, clouds: &[(&str, String)]) -> Controller {
     let program = std::env::var_os("CONTROLLER_BINARY").unwrap();
     let kubeconfig = control_plane.kubeconfig_for("kube-system", "ip-address-controller").unwrap();
     let ports = free_ports(2).unwrap();
@@ -161,5 +159,5 @@ fn start(control_plane: &ControlPlane, clouds: &[(&str, String)]) -> (Process, u
     };
     let process =
         Process::start("ip-address-controller", program.as_ref(), configure, control_plane.folder()).unwrap();
-    (process, ports[1])
+    Controller { process, health_port: ports[0], metrics_port: ports[1] }
 }
