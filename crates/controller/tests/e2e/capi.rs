@@ -16,8 +16,7 @@ use testbed::cluster::eventually;
 use testbed::cluster_api::fixtures::{self, Version};
 
 use self::rig::{Capi, for_class, plain, with_class};
-
-const SOON: Duration = Duration::from_secs(180);
+use crate::rig::SOON;
 
 /// Creates a Cluster from a class in one of the API versions, and checks its claim, endpoint, variable, infrastructure,
 /// log lines and Event.

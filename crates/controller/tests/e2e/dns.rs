@@ -15,7 +15,7 @@ use testbed::nameserver::Nameserver;
 
 use self::answers::{Answers, ask_repeatedly, stale_times};
 use self::fleet::Fleet;
-use crate::rig::{Controller, Rig, SOON};
+use crate::rig::{Controller, Rig, SOON, UNLIMITED};
 
 const ZONE: &str = "example.com";
 const NAME: &str = "hello.example.com";
@@ -38,9 +38,7 @@ fn pool(provider: &str) -> Value {
 fn publisher(rig: &Rig, settings: &[(&str, String)], owner: &str) -> Controller {
     let settings = settings.iter().map(|(name, value)| (*name, value.as_str()));
     // The rate limits of the cloud are not under test.
-    let unlimited =
-        [("DIGITALOCEAN_REQUESTS_PER_MINUTE", "100000"), ("DIGITALOCEAN_REQUESTS_PER_HOUR", "1000000")];
-    let environment: Vec<_> = settings.chain(unlimited).chain([("DNS_OWNER_ID", owner)]).collect();
+    let environment: Vec<_> = settings.chain(UNLIMITED).chain([("DNS_OWNER_ID", owner)]).collect();
     rig.controller("ip-address-controller", &environment)
 }
 

@@ -1,16 +1,12 @@
 //! Rollback to FLIPOP: its binary works on our CRDs.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use serde_json::{Value, json};
 use testbed::cluster::{eventually, pod};
-use testbed::control_plane::{ControlPlane, Options};
-use testbed::demo::{self, Clouds};
-use testbed::process::Process;
-use testbed::tools;
+use testbed::demo;
 
-use crate::rig::SOON;
+use crate::rig::{Rig, SOON};
 
 /// Collects the paths of all leaves of an object.
 fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
@@ -27,18 +23,11 @@ fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn flipop_runs_on_our_crds_and_the_fields_that_it_drops_are_known() {
-    let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
-    control_plane.install_crds().await.unwrap();
-    let client = control_plane.client().await.unwrap();
-    for node in demo::nodes() {
-        node.create(&client).await.unwrap();
-    }
+    let rig = Rig::prepare().await;
     for (name, node) in [("nginx-1", "worker-1"), ("nginx-2", "worker-2"), ("nginx-3", "worker-3")] {
-        pod("default", name).label("app", "nginx").on(node).create(&client).await.unwrap();
+        pod("default", name).label("app", "nginx").on(node).create(&rig.client).await.unwrap();
     }
-    let clouds = Clouds::default();
-    clouds.digitalocean.with(|digitalocean| digitalocean.add_domain("example.com"));
-    let servers = clouds.serve(0).await.unwrap();
+    rig.clouds.digitalocean.with(|digitalocean| digitalocean.add_domain("example.com"));
 
     // A pool as our controller leaves it, with our fields in spec and status. One address is missing, so FLIPOP creates
     // it and writes the spec.
@@ -53,7 +42,7 @@ async fn flipop_runs_on_our_crds_and_the_fields_that_it_drops_are_known() {
             "policy": {"mode": "Active", "failoverGraceSeconds": 10},
         },
     });
-    control_plane.apply(&pool.to_string()).unwrap();
+    rig.control_plane.apply(&pool.to_string()).unwrap();
     let moment = "2026-01-01T00:00:00Z";
     let condition = json!({
         "type": "Ready", "status": "True", "reason": "Settled", "message": "all is well", "lastTransitionTime": moment,
@@ -63,35 +52,17 @@ async fn flipop_runs_on_our_crds_and_the_fields_that_it_drops_are_known() {
         "addresses": [{"address": "203.0.113.10", "state": "Attached", "lastHolder": {"vm": "1001"}}],
         "moves": {"version": 1, "epoch": 7}, "lastAssignment": moment, "dns": {"name": "hello.example.com"},
     });
-    let path = control_plane.folder().join("pool.json");
+    let path = rig.control_plane.folder().join("pool.json");
     std::fs::write(&path, pool.to_string()).unwrap();
-    let applied = control_plane
-        .kubectl()
-        .args(["apply", "--server-side", "--subresource=status", "-f"])
-        .arg(&path)
-        .output()
-        .unwrap();
-    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    rig.kubectl(&["apply", "--server-side", "--subresource=status", "-f", path.to_str().unwrap()]);
 
-    let get = || -> Value {
-        let output = control_plane
-            .kubectl()
-            .args(["get", "floatingippool", "ingress-pool", "-o", "json"])
-            .output()
-            .unwrap();
-        serde_json::from_slice(&output.stdout).unwrap()
-    };
+    let get = || rig.get("floatingippool/ingress-pool");
     let mut before = BTreeSet::new();
     for part in ["spec", "status"] {
         leaves(part, &get()[part], &mut before);
     }
 
-    let configure = |command: &mut Command| {
-        command.arg("--kubeconfig").arg(control_plane.kubeconfig()).arg("--metrics-bind-addr=");
-        command.envs(servers.environment());
-    };
-    let program = tools::binary("flipop").unwrap();
-    let flipop = Process::start("flipop", &program, configure, control_plane.folder()).unwrap();
+    let flipop = rig.flipop();
     eventually("FLIPOP has three active addresses", SOON, async || {
         let pool = get();
         let ips = pool["status"]["ips"].as_object().cloned().unwrap_or_default();
@@ -103,7 +74,7 @@ async fn flipop_runs_on_our_crds_and_the_fields_that_it_drops_are_known() {
     let held: Vec<_> = demo::WORKER_NODES
         .iter()
         .map(|(_, droplet)| {
-            clouds.digitalocean.with(|digitalocean| {
+            rig.clouds.digitalocean.with(|digitalocean| {
                 let listed = ["203.0.113.10", "203.0.113.11"];
                 listed.iter().filter(|address| digitalocean.holder(address) == Some(*droplet)).count()
             })

@@ -27,6 +27,10 @@ pub const SOON: Duration = Duration::from_secs(180);
 /// than the predecessor's, so the duration is short, but long enough to renew the lease in time on a busy machine.
 pub const SUCCESSOR: [(&str, &str); 2] = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "1")];
 
+/// Settings of a controller for a DigitalOcean account with very high rate limits. FLIPOP has no such settings.
+pub const UNLIMITED: [(&str, &str); 2] =
+    [("DIGITALOCEAN_REQUESTS_PER_MINUTE", "100000"), ("DIGITALOCEAN_REQUESTS_PER_HOUR", "1000000")];
+
 /// The numbers of the requests at which one part of a test kills the controller.
 pub type Requests = std::iter::StepBy<std::ops::RangeFrom<usize>>;
 
@@ -304,7 +308,7 @@ impl Rig {
     }
 
     /// How many requests for a change Compute Engine got so far.
-    fn mutations(&self) -> usize {
+    pub fn mutations(&self) -> usize {
         self.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count()
     }
 

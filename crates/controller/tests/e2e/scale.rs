@@ -15,7 +15,7 @@ use serde_json::json;
 use testbed::burst::{ADDRESSES, Accounts, Burst, Holders, PLACES, Place, ip};
 use testbed::cluster::{eventually, node};
 
-use crate::rig::{Rig, read, resident_megabytes};
+use crate::rig::{Rig, UNLIMITED, read, resident_megabytes};
 use crate::workloads::{address, allocation, grow, zone};
 
 const LONG: Duration = Duration::from_secs(400);
@@ -34,9 +34,7 @@ async fn a_thousand_addresses_of_one_pool_fail_over_at_once() {
 
     let pools: Api<FloatingIPPool> = Api::namespaced(rig.client.clone(), "default");
     pools.create(&PostParams::default(), &pool(place)).await.unwrap();
-    let unlimited =
-        [("DIGITALOCEAN_REQUESTS_PER_MINUTE", "100000"), ("DIGITALOCEAN_REQUESTS_PER_HOUR", "1000000")];
-    let _controller = rig.controller("ip-address-controller", &unlimited);
+    let _controller = rig.controller("ip-address-controller", &UNLIMITED);
     rig.settled("floatingippool/big").await;
 
     // The watch starts before the change, so it sees every write.

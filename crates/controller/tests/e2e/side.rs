@@ -18,7 +18,7 @@ use testbed::fake::Fake;
 use testbed::fake::digitalocean::DigitalOcean;
 use testbed::process::Process;
 
-use crate::rig::Rig;
+use crate::rig::{Rig, SOON};
 
 /// A namespace besides `default`.
 pub const INGRESS: &str = "ingress";
@@ -27,7 +27,6 @@ pub const INGRESS: &str = "ingress";
 pub const ZONE: &str = "example.com";
 
 const REGION: &str = "nyc3";
-const SOON: Duration = Duration::from_secs(180);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Implementation {

@@ -16,7 +16,7 @@ use testbed::cluster::eventually;
 use testbed::fake::ledger::CloudChange;
 use tokio::time::Instant;
 
-use crate::rig;
+use crate::rig::{UNLIMITED, resident_megabytes};
 use crate::side::{Implementation, Side, ZONE};
 
 /// How long the account takes for an assignment.
@@ -35,10 +35,6 @@ const LIMIT_WINDOW: Duration = Duration::from_secs(61);
 
 /// The number of concurrent requests to the apiserver.
 const CONCURRENCY: usize = 16;
-
-/// Settings of our controller for an account with very high rate limits. FLIPOP has no such settings.
-const UNLIMITED: [(&str, &str); 2] =
-    [("DIGITALOCEAN_REQUESTS_PER_MINUTE", "100000"), ("DIGITALOCEAN_REQUESTS_PER_HOUR", "1000000")];
 
 fn address(number: u64) -> String {
     format!("198.18.0.{number}")
@@ -147,7 +143,7 @@ async fn moves_then_idle(who: Implementation) -> Value {
     json!({
         "pod_moved_to_assign_accepted_seconds": {"median": took[took.len() / 2], "worst": took[took.len() - 1]},
         "idle_calls_in_60_seconds": idle,
-        "resident_megabytes_20_addresses_40_nodes": rig::resident_megabytes(&side.process),
+        "resident_megabytes_20_addresses_40_nodes": resident_megabytes(&side.process),
     })
 }
 
@@ -197,7 +193,7 @@ async fn failover(who: Implementation, is_limited: bool) -> Value {
         "calls_a_move": asked.len() as f64 / reached.max(1) as f64,
         "refused_by_a_limit": asked.iter().filter(|asked| asked.status == 429).count(),
         "by_call": calls, "records": records(&side),
-        "resident_megabytes": rig::resident_megabytes(&side.process),
+        "resident_megabytes": resident_megabytes(&side.process),
     })
 }
 

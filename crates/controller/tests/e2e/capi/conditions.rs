@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use testbed::cluster::eventually;
 use testbed::cluster_api::fixtures::{self, Version};
 
-use super::SOON;
 use super::rig::{Capi, with_class};
+use crate::rig::SOON;
 
 const CONDITION: &str = "vip.capi.gorizond.io/ControlPlaneVIPReady";
 

@@ -5,9 +5,8 @@ use serde_json::{Value, json};
 use testbed::cluster::eventually;
 use testbed::cluster_api::ClusterApi;
 
-use super::SOON;
 use super::rig::Capi;
-use crate::rig::read;
+use crate::rig::{SOON, read};
 
 const CLAIM: &str = "ipaddressclaim/vip-cp-my-cluster";
 

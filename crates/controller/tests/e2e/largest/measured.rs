@@ -13,7 +13,7 @@ use testbed::demo::{Clouds, Servers};
 use testbed::process::Process;
 
 use super::cluster::{ADDRESSES_OF_A_POOL, NODES_OF_A_POOL, Size, cluster, ip};
-use crate::rig::Controller;
+use crate::rig::{Controller, UNLIMITED};
 
 /// How long all objects may take to settle.
 const LONG: Duration = Duration::from_secs(1_200);
@@ -154,8 +154,7 @@ fn start(control_plane: &ControlPlane, clouds: &[(&str, String)]) -> Controller 
         command.env("POD_NAME", "ip-address-controller");
         // The leader must keep its Lease while the apiserver is paused.
         command.env("LEASE_DURATION", "120");
-        command.env("DIGITALOCEAN_REQUESTS_PER_MINUTE", "100000");
-        command.env("DIGITALOCEAN_REQUESTS_PER_HOUR", "1000000");
+        command.envs(UNLIMITED);
     };
     let process =
         Process::start("ip-address-controller", program.as_ref(), configure, control_plane.folder()).unwrap();

@@ -26,7 +26,7 @@ use testbed::fake::ledger::Ledger;
 use super::phases::{Place, is_counted, phases, places};
 use super::release::Release;
 use crate::capi::rig::for_class;
-use crate::rig::{Controller, Rig, SOON};
+use crate::rig::{Controller, Rig, SOON, UNLIMITED};
 
 /// FloatingIPPools at DigitalOcean, and the addresses of each.
 const POOLS: u64 = 6;
@@ -56,12 +56,11 @@ const ACCOUNT: &str = "upgrade";
 const CONCURRENCY: usize = 16;
 const LONG: Duration = Duration::from_secs(240);
 
-const ENVIRONMENT: [(&str, &str); 7] = [
+/// Settings of the controllers, besides [`UNLIMITED`].
+const ENVIRONMENT: [(&str, &str); 5] = [
     ("LEASE_DURATION", "15"),
     ("TAKEOVER_SECONDS", "1"),
     ("DNS_OWNER_ID", "upgrade"),
-    ("DIGITALOCEAN_REQUESTS_PER_MINUTE", "100000"),
-    ("DIGITALOCEAN_REQUESTS_PER_HOUR", "1000000"),
     ("CLOUDFLARE_REQUESTS_PER_FIVE_MINUTES", "100000"),
     ("GOOGLE_REQUESTS_PER_MINUTE", "100000"),
 ];
@@ -294,9 +293,13 @@ impl Fleet {
     }
 
     pub fn controller(&self, release: Release, number: usize) -> Leader {
-        let name = format!("ip-address-controller-{release}-{number}");
-        let controller = self.rig.controller_of(&release.binary(), &name, &ENVIRONMENT);
-        Leader { release, name, controller, restarts: 0 }
+        self.leader(release, format!("ip-address-controller-{release}-{number}"), 0)
+    }
+
+    fn leader(&self, release: Release, name: String, restarts: usize) -> Leader {
+        let environment = [ENVIRONMENT.as_slice(), &UNLIMITED].concat();
+        let controller = self.rig.controller_of(&release.binary(), &name, &environment);
+        Leader { release, name, controller, restarts }
     }
 
     /// Whether a controller holds the Lease.

@@ -13,8 +13,8 @@ use testbed::demo::ZONE;
 use testbed::fake::ledger::{CloudChange, Ledger};
 
 use super::{
-    ADDRESSES_OF_ALLOCATION, ADDRESSES_OF_POOL, ALLOCATIONS, ENVIRONMENT, Fleet, LONG, Leader, POOLS,
-    POOLS_THAT_MOVE, Wave, ZONE_OF_MACHINES, allocation_name, record_name,
+    ADDRESSES_OF_ALLOCATION, ADDRESSES_OF_POOL, ALLOCATIONS, Fleet, LONG, Leader, POOLS, POOLS_THAT_MOVE,
+    Wave, ZONE_OF_MACHINES, allocation_name, record_name,
 };
 use crate::upgrade::phases::places;
 
@@ -55,8 +55,7 @@ impl Fleet {
             if leader.controller.process.try_wait()?.is_some() {
                 let restarts = leader.restarts + 1;
                 let name = format!("ip-address-controller-{}-again-{restarts}", leader.release);
-                let controller = self.rig.controller_of(&leader.release.binary(), &name, &ENVIRONMENT);
-                *leader = Leader { release: leader.release, name, controller, restarts };
+                *leader = self.leader(leader.release, name, restarts);
             }
             tokio::time::sleep(POLL_INTERVAL).await;
             unsettled = self.unsettled(wave).await;
