@@ -10,6 +10,7 @@ use testbed::fake::http::serve;
 use testbed::fake::ledger::Ledger;
 use testbed::fake::sts::Sts;
 
+use crate::manifests::{allocation, pool};
 use crate::rig::{Rig, SOON};
 
 /// A cloud with three nodes and two addresses.
@@ -112,14 +113,11 @@ impl Cloud {
     async fn an_allocation_leaves_a_cordoned_node(&self) {
         let rig = self.rig().await;
         let _controller = rig.controller("ip-address-controller", &[]);
-        let object: Value = json!({
-            "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation", "metadata": {"name": "edge"},
-            "spec": {
-                "reservedIPs": self.addresses, "cloud": {"provider": self.provider},
-                "nodeSelector": {self.label.0: self.label.1},
-            },
+        let spec = json!({
+            "reservedIPs": self.addresses, "cloud": {"provider": self.provider},
+            "nodeSelector": {self.label.0: self.label.1},
         });
-        rig.control_plane.apply(&object.to_string()).unwrap();
+        rig.control_plane.apply(&allocation("edge", spec).to_string()).unwrap();
         rig.settled("nia/edge").await;
         rig.labelled(|nodes| nodes.len() == 2).await;
         let node = (self.holder)(&rig, self.addresses[0]).unwrap();
@@ -132,15 +130,11 @@ impl Cloud {
     async fn a_pool_creates_addresses_and_leaves_a_lost_node(&self) {
         let rig = self.rig().await;
         let _controller = rig.controller("ip-address-controller", &[]);
-        let object: Value = json!({
-            "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
-            "metadata": {"name": "pool", "namespace": "default"},
-            "spec": {
-                "provider": self.provider, "region": self.region, "ips": [self.addresses[0]], "desiredIPs": 2,
-                "match": {"nodeLabel": format!("{}={}", self.label.0, self.label.1)},
-            },
+        let spec = json!({
+            "provider": self.provider, "region": self.region, "ips": [self.addresses[0]], "desiredIPs": 2,
+            "match": {"nodeLabel": format!("{}={}", self.label.0, self.label.1)},
         });
-        rig.control_plane.apply(&object.to_string()).unwrap();
+        rig.control_plane.apply(&pool("pool", spec).to_string()).unwrap();
         let two_active = async || {
             let ips = rig.get("floatingippool/pool")["status"]["ips"].clone();
             let is_active = |ip: &Value| ip["state"] == "active";
@@ -182,11 +176,9 @@ on!(digitalocean, DIGITALOCEAN);
 #[tokio::test(flavor = "multi_thread")]
 async fn aws_credentials_come_from_irsa_pod_identity_or_the_instance() {
     let rig = AWS.rig().await;
-    let object = json!({
-        "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation", "metadata": {"name": "edge"},
-        "spec": {"reservedIPs": AWS.addresses, "cloud": {"provider": "aws"}, "nodeSelector": {"role": "aws"}},
-    });
-    rig.control_plane.apply(&object.to_string()).unwrap();
+    let spec =
+        json!({"reservedIPs": AWS.addresses, "cloud": {"provider": "aws"}, "nodeSelector": {"role": "aws"}});
+    rig.control_plane.apply(&allocation("edge", spec).to_string()).unwrap();
     let credentials = Fake::new(Sts::new(TOKEN, "proof"));
     let server = serve(&credentials, 0).await.unwrap();
     let (url, proof) = (server.url(), rig.control_plane.folder().join("proof"));
@@ -225,11 +217,10 @@ async fn aws_credentials_come_from_irsa_pod_identity_or_the_instance() {
 async fn azure_interfaces_change_only_in_their_addresses() {
     let rig = AZURE.rig().await;
     let _controller = rig.controller("ip-address-controller", &[]);
-    let object = json!({
-        "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation", "metadata": {"name": "edge"},
-        "spec": {"reservedIPs": AZURE.addresses, "cloud": {"provider": "azure"}, "nodeSelector": {"role": "azure"}},
+    let spec = json!({
+        "reservedIPs": AZURE.addresses, "cloud": {"provider": "azure"}, "nodeSelector": {"role": "azure"},
     });
-    rig.control_plane.apply(&object.to_string()).unwrap();
+    rig.control_plane.apply(&allocation("edge", spec).to_string()).unwrap();
     rig.settled("nia/edge").await;
     let ledger = rig.clouds.azure.ledger();
     assert!(ledger.done.iter().all(|done| !done.change.to_string().contains("something else")), "{ledger:?}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use testbed::cluster::eventually;
 use testbed::fake::compute::Compute;
 
-use crate::pools;
+use crate::manifests::pool_of_workers;
 use crate::rig::{Rig, SOON, read};
 
 fn is_gone(rig: &Rig) -> bool {
@@ -64,7 +64,7 @@ async fn on_delete_detach_detaches_before_the_object_is_deleted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn f16_deleting_a_pool_removes_annotations_and_keeps_addresses() {
     let (rig, _controller) = Rig::start().await;
-    rig.control_plane.apply(&pools::pool()).unwrap();
+    rig.control_plane.apply(&pool_of_workers("pool").to_string()).unwrap();
     rig.settled("floatingippool/pool").await;
     let held = || {
         let holder = |address: &str| rig.clouds.digitalocean.with(|account| account.holder(address));

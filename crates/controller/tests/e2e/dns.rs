@@ -15,23 +15,19 @@ use testbed::nameserver::Nameserver;
 
 use self::answers::{Answers, ask_repeatedly, stale_times};
 use self::fleet::Fleet;
+use crate::manifests;
 use crate::rig::{Controller, Rig, SOON, UNLIMITED};
 
 const ZONE: &str = "example.com";
 const NAME: &str = "hello.example.com";
-const WORKERS: &str = "doks.digitalocean.com/node-pool=work";
 const ADDRESSES: [&str; 2] = ["203.0.113.10", "203.0.113.11"];
 
 /// A pool with the addresses and worker nodes of the demo, published as `hello` in the zone.
 fn pool(provider: &str) -> Value {
-    json!({
-        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
-        "metadata": {"name": "hello", "namespace": "default"},
-        "spec": {
-            "provider": "digitalocean", "region": "nyc3", "ips": ADDRESSES, "match": {"nodeLabel": WORKERS},
-            "dnsRecordSet": {"provider": provider, "zone": ZONE, "recordName": "hello", "ttl": 2},
-        },
-    })
+    let mut pool = manifests::pool_of_workers("hello");
+    pool["spec"]["dnsRecordSet"] =
+        json!({"provider": provider, "zone": ZONE, "recordName": "hello", "ttl": 2});
+    pool
 }
 
 /// Starts a controller that may change the zone and marks its records with this owner ID.
@@ -154,18 +150,14 @@ async fn a_record_set_follows_its_nodes_and_keeps_the_last_addresses() {
     }
     let _controller = publisher(&rig, &nameserver.environment(), "ours");
     let record_set = |name: &str, address_type: Option<&str>| {
-        let mut set = json!({
-            "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "NodeDNSRecordSet",
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {
-                "dnsRecordSet": {"provider": "rfc2136", "zone": ZONE, "recordName": name, "ttl": 2},
-                "match": {"nodeLabel": "publish=yes"},
-            },
+        let mut spec = json!({
+            "dnsRecordSet": {"provider": "rfc2136", "zone": ZONE, "recordName": name, "ttl": 2},
+            "match": {"nodeLabel": "publish=yes"},
         });
         if let Some(address_type) = address_type {
-            set["spec"]["addressType"] = json!(address_type);
+            spec["addressType"] = json!(address_type);
         }
-        rig.control_plane.apply(&set.to_string()).unwrap();
+        rig.control_plane.apply(&manifests::record_set(name, spec).to_string()).unwrap();
     };
     record_set("inside", Some("InternalIP"));
     record_set("outside", None);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::api_proxy::ApiProxy;
 use testbed::checkpoint;
 use testbed::cluster::{eventually, pod};
@@ -11,6 +11,7 @@ use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::CloudChange;
 use testbed::proxy::Proxy;
 
+use crate::manifests::pool;
 use crate::rig::{Rig, SOON, SUCCESSOR, read};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,11 +51,7 @@ async fn errors_of_one_cloud_do_not_delay_another() {
     let (rig, _controller) = Rig::start().await;
     rig.clouds.compute.inject(Rule::always(Fault::Refuse(Refusal::Unavailable(500))));
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
-    let everywhere = json!({
-        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
-        "metadata": {"name": "everywhere", "namespace": "default"},
-        "spec": {"provider": "digitalocean", "ips": ["203.0.113.10"]},
-    });
+    let everywhere = pool("everywhere", json!({"provider": "digitalocean", "ips": ["203.0.113.10"]}));
     rig.control_plane.apply(&everywhere.to_string()).unwrap();
     rig.settled("floatingippool/everywhere").await;
     assert_eq!(rig.clouds.digitalocean.with(|account| account.holder("203.0.113.10")), Some(1001));
@@ -207,6 +204,16 @@ async fn a_silently_dead_watch_is_noticed_within_ten_seconds() {
     assert!(noticed < bound, "at most {bound:?}\n{}", rig.logs());
 }
 
+/// A pool of two addresses with this cool-off, for all nodes.
+fn slow_pool(cool_off: Duration) -> Value {
+    let spec = json!({
+        "provider": "digitalocean",
+        "ips": ["203.0.113.10", "203.0.113.11"],
+        "assignmentCoolOffSeconds": cool_off.as_secs(),
+    });
+    pool("slow", spec)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_watch_causes_no_move_to_a_deleted_node() {
     const COOL_OFF: Duration = Duration::from_secs(15);
@@ -214,16 +221,7 @@ async fn a_silent_watch_causes_no_move_to_a_deleted_node() {
     let proxy = ApiProxy::start(&rig.kubeconfig).await.unwrap();
     rig.kubeconfig = proxy.kubeconfig(rig.control_plane.folder()).unwrap();
     let _controller = rig.controller("ip-address-controller", &[]);
-    let pool = json!({
-        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
-        "metadata": {"name": "slow", "namespace": "default"},
-        "spec": {
-            "provider": "digitalocean",
-            "ips": ["203.0.113.10", "203.0.113.11"],
-            "assignmentCoolOffSeconds": COOL_OFF.as_secs(),
-        },
-    });
-    rig.control_plane.apply(&pool.to_string()).unwrap();
+    rig.control_plane.apply(&slow_pool(COOL_OFF).to_string()).unwrap();
     let holder = |address: &str| rig.clouds.digitalocean.with(|account| account.holder(address));
     eventually("the first address is assigned", SOON, async || Ok(holder("203.0.113.10") == Some(1001)))
         .await
@@ -302,16 +300,7 @@ async fn f5_the_cool_off_survives_a_change_of_leader() {
     const COOL_OFF: Duration = Duration::from_secs(10);
     let rig = Rig::prepare().await;
     let first = rig.controller("ip-address-controller-1", &[]);
-    let pool = json!({
-        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
-        "metadata": {"name": "slow", "namespace": "default"},
-        "spec": {
-            "provider": "digitalocean",
-            "ips": ["203.0.113.10", "203.0.113.11"],
-            "assignmentCoolOffSeconds": COOL_OFF.as_secs(),
-        },
-    });
-    rig.control_plane.apply(&pool.to_string()).unwrap();
+    rig.control_plane.apply(&slow_pool(COOL_OFF).to_string()).unwrap();
     let assigned = || {
         let done = rig.clouds.digitalocean.ledger().done;
         let accepted = done.iter().filter(|done| matches!(done.change, CloudChange::Accepted { .. }));
@@ -330,7 +319,7 @@ async fn f5_the_cool_off_survives_a_change_of_leader() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_move_starts_when_the_crd_drops_the_journal() {
     let rig = Rig::prepare().await;
-    let mut crd: serde_json::Value =
+    let mut crd: Value =
         serde_json::to_value(<api::NetIPAllocation as kube::CustomResourceExt>::crd()).unwrap();
     let schema =
         &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];
@@ -364,7 +353,7 @@ fn status_writes(rig: &Rig) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crd_that_drops_optional_status_fields_stops_nothing() {
     let rig = Rig::prepare().await;
-    let mut crd: serde_json::Value =
+    let mut crd: Value =
         serde_json::to_value(<api::NetIPAllocation as kube::CustomResourceExt>::crd()).unwrap();
     let schema = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     let status = &mut schema["properties"]["status"]["properties"];

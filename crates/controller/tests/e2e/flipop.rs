@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use testbed::cluster::{eventually, pod};
 use testbed::demo;
 
+use crate::manifests;
 use crate::rig::{Rig, SOON};
 
 /// Collects the paths of all leaves of an object.
@@ -31,17 +32,14 @@ async fn flipop_runs_on_our_crds_and_the_fields_that_it_drops_are_known() {
 
     // A pool as our controller leaves it, with our fields in spec and status. One address is missing, so FLIPOP creates
     // it and writes the spec.
-    let mut pool = json!({
-        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
-        "metadata": {"name": "ingress-pool", "namespace": "default"},
-        "spec": {
-            "provider": "digitalocean", "region": "nyc3", "desiredIPs": 3,
-            "ips": ["203.0.113.10", "203.0.113.11"],
-            "dnsRecordSet": {"recordName": "hello", "zone": "example.com", "ttl": 30, "provider": "digitalocean", "adopt": true},
-            "match": {"podNamespace": "default", "podLabel": "app=nginx", "nodeLabel": "doks.digitalocean.com/node-pool=work"},
-            "policy": {"mode": "Active", "failoverGraceSeconds": 10},
-        },
+    let spec = json!({
+        "provider": "digitalocean", "region": "nyc3", "desiredIPs": 3,
+        "ips": ["203.0.113.10", "203.0.113.11"],
+        "dnsRecordSet": {"recordName": "hello", "zone": "example.com", "ttl": 30, "provider": "digitalocean", "adopt": true},
+        "match": {"podNamespace": "default", "podLabel": "app=nginx", "nodeLabel": "doks.digitalocean.com/node-pool=work"},
+        "policy": {"mode": "Active", "failoverGraceSeconds": 10},
     });
+    let mut pool = manifests::pool("ingress-pool", spec);
     rig.control_plane.apply(&pool.to_string()).unwrap();
     let moment = "2026-01-01T00:00:00Z";
     let condition = json!({

@@ -12,6 +12,7 @@ mod faults;
 mod flipop;
 mod largest;
 mod leadership;
+mod manifests;
 mod monitoring;
 mod netipallocation;
 mod packaging;

@@ -5,22 +5,10 @@ use std::time::Duration;
 use serde_json::json;
 use testbed::cluster::eventually;
 
+use crate::manifests::pool_of_workers;
 use crate::rig::{Controller, Rig, SOON};
 
 const POOL: &str = "floatingippool/pool";
-
-/// A pool of both addresses at DigitalOcean for the three worker nodes, with or without pods.
-pub fn pool() -> String {
-    json!({
-        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
-        "metadata": {"name": "pool", "namespace": "default"},
-        "spec": {
-            "provider": "digitalocean", "region": "nyc3", "ips": ["203.0.113.10", "203.0.113.11"],
-            "match": {"nodeLabel": "doks.digitalocean.com/node-pool=work"},
-        },
-    })
-    .to_string()
-}
 
 /// The lines of the metrics that begin with `flipop_`.
 async fn flipop_metrics(controller: &Controller) -> Vec<String> {
@@ -49,7 +37,7 @@ async fn until_metrics(rig: &Rig, controller: &Controller, lines: &[&str]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn f11_f12_status_and_metrics_of_a_pool_match_those_of_flipop() {
     let (rig, controller) = Rig::start().await;
-    rig.control_plane.apply(&pool()).unwrap();
+    rig.control_plane.apply(&pool_of_workers("pool").to_string()).unwrap();
     rig.settled(POOL).await;
     let status = rig.get(POOL)["status"].clone();
     let active = |node: &str, id: &str| json!({"state": "active", "nodeName": node, "providerID": id});

@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use testbed::control_plane::{ControlPlane, Options};
 use testbed::tools;
 
+use crate::manifests::{allocation, pool, record_set};
+
 /// The default limit of etcd for a request.
 const OBJECT_BYTES_MAX: usize = 1_500_000;
 
@@ -103,44 +105,24 @@ async fn n21_every_example_of_the_docs_is_accepted() {
     }
 }
 
-fn allocation(spec: Value) -> Value {
-    json!({
-        "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation",
-        "metadata": {"name": "probe"}, "spec": spec,
-    })
-}
-
-fn pool(spec: Value) -> Value {
-    json!({
-        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
-        "metadata": {"name": "probe", "namespace": "default"}, "spec": spec,
-    })
-}
-
-fn record_set(spec: Value) -> Value {
-    json!({
-        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "NodeDNSRecordSet",
-        "metadata": {"name": "probe", "namespace": "default"}, "spec": spec,
-    })
-}
-
 /// The name of a rule, an object that it accepts, an object that it refuses, and a part of the error.
 fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
     let many =
         |count: usize| (0..count).map(|at| format!("10.0.{}.{}", at / 256, at % 256)).collect::<Vec<_>>();
     let gcp = json!({"provider": "gcp"});
-    let nia = |ips: Value, cloud: Value| allocation(json!({"reservedIPs": ips, "cloud": cloud}));
+    let nia = |ips: Value, cloud: Value| allocation("probe", json!({"reservedIPs": ips, "cloud": cloud}));
     let with = |name: &str, value: Value| {
-        allocation(json!({"reservedIPs": [], "cloud": {"provider": "gcp"}, name: value}))
+        allocation("probe", json!({"reservedIPs": [], "cloud": {"provider": "gcp"}, name: value}))
     };
     let policy = |name: &str, value: Value| with("policy", json!({name: value}));
     let digitalocean = |spec: Value| {
         let mut spec = spec;
         spec["provider"] = "digitalocean".into();
-        pool(spec)
+        pool("probe", spec)
     };
-    let records =
-        |zone: &str, name: &str| record_set(json!({"dnsRecordSet": {"zone": zone, "recordName": name}}));
+    let records = |zone: &str, name: &str| {
+        record_set("probe", json!({"dnsRecordSet": {"zone": zone, "recordName": name}}))
+    };
     vec![
         (
             "an allocation's addresses are IP addresses",
@@ -288,8 +270,8 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
         ),
         (
             "F10: a pool at a DNS-only provider is accepted; a condition reports it",
-            pool(json!({"provider": "cloudflare"})),
-            pool(json!({})),
+            pool("probe", json!({"provider": "cloudflare"})),
+            pool("probe", json!({})),
             "provider: Required value",
         ),
         ("F9: a record set needs no provider", records("example.com", "nodes"), records("", "nodes"), "zone"),

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use testbed::cluster::eventually;
 
 use crate::capi::rig::Capi;
+use crate::manifests::pool;
 use crate::rig::{Controller, Rig, SOON, read};
 
 /// Changes a CRD so that it accepts any status.
@@ -35,11 +36,7 @@ async fn an_undecodable_object_does_not_block_other_failovers() {
     let rig = Rig::prepare().await;
     let controller = rig.controller("ip-address-controller", &[]);
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
-    let everywhere = json!({
-        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
-        "metadata": {"name": "everywhere", "namespace": "default"},
-        "spec": {"provider": "digitalocean", "ips": ["203.0.113.10"]},
-    });
+    let everywhere = pool("everywhere", json!({"provider": "digitalocean", "ips": ["203.0.113.10"]}));
     rig.control_plane.apply(&everywhere.to_string()).unwrap();
     rig.settled("nia/edge").await;
     rig.settled("floatingippool/everywhere").await;

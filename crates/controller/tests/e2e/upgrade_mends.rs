@@ -11,6 +11,7 @@ use testbed::demo::PROJECT;
 use testbed::fake::ledger::{CloudChange, Done};
 
 use crate::creation::support::{forge_created, in_account, is_release};
+use crate::manifests::allocation;
 use crate::rig::{Rig, SOON};
 use crate::upgrade::release::Release;
 
@@ -58,14 +59,10 @@ async fn stripped_by_a_second_interface(release: Release) -> (Vec<String>, Optio
         compute.attach_to(address, "us-west1-a", "edge-1", 1);
     });
     let _controller = rig.controller_of(&release.binary(), "ip-address-controller", &[]);
-    let allocation = json!({
-        "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation", "metadata": {"name": "edge"},
-        "spec": {
-            "reservedIPs": [address], "cloud": {"provider": "gcp"},
-            "nodeSelector": {"role": "external-ip-node"},
-        },
+    let spec = json!({
+        "reservedIPs": [address], "cloud": {"provider": "gcp"}, "nodeSelector": {"role": "external-ip-node"},
     });
-    rig.control_plane.apply(&allocation.to_string()).unwrap();
+    rig.control_plane.apply(&allocation("edge", spec).to_string()).unwrap();
     rig.settled("nia/edge").await;
     rig.kubectl(&["cordon", "edge-1"]);
     let first = format!("{PROJECT}/us-west1-a/edge-1");

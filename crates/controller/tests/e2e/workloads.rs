@@ -13,6 +13,7 @@ use testbed::cluster::eventually;
 use testbed::demo;
 use testbed::fake::ledger::Asked;
 
+use crate::manifests;
 use crate::rig::{Rig, SOON};
 
 /// Adds nodes with VMs at Compute Engine and addresses, until there are this many of each.
@@ -46,13 +47,11 @@ pub fn address(at: usize) -> String {
 /// An allocation with these addresses for the Deployment of the same name.
 pub fn allocation(name: &str, addresses: std::ops::RangeInclusive<usize>, interval: u64) -> Value {
     let addresses: Vec<_> = addresses.map(address).collect();
-    json!({
-        "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation", "metadata": {"name": name},
-        "spec": {
-            "reservedIPs": addresses, "nodeSelector": {"role": "external-ip-node"}, "cloud": {"provider": "gcp"},
-            "workloadRef": {"kind": "Deployment", "name": name}, "reconcileInterval": interval,
-        },
-    })
+    let spec = json!({
+        "reservedIPs": addresses, "nodeSelector": {"role": "external-ip-node"}, "cloud": {"provider": "gcp"},
+        "workloadRef": {"kind": "Deployment", "name": name}, "reconcileInterval": interval,
+    });
+    manifests::allocation(name, spec)
 }
 
 /// A Deployment whose pods select nodes with this label.

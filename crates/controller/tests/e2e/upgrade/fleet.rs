@@ -26,6 +26,7 @@ use testbed::fake::ledger::Ledger;
 use super::phases::{Place, is_counted, phases, places};
 use super::release::Release;
 use crate::capi::rig::for_class;
+use crate::manifests;
 use crate::rig::{Controller, Rig, SOON, UNLIMITED};
 
 /// FloatingIPPools at DigitalOcean, and the addresses of each.
@@ -253,41 +254,34 @@ impl Fleet {
     }
 
     fn create_objects(&self) {
-        let mut objects = Vec::new();
-        let mut add = |api_version: &str, kind: &str, name: String, spec: Value| {
-            let namespace = (kind != "NetIPAllocation").then_some("default");
-            let metadata = json!({"name": name, "namespace": namespace});
-            objects
-                .push(json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}));
-        };
-        let flipop = "flipop.digitalocean.com/v1alpha1";
-        for pool in 0..POOLS {
+        let pools = (0..POOLS).map(|pool| {
             let spec = json!({
                 "provider": "digitalocean", "region": "nyc3", "ips": Self::pool_addresses(pool),
                 "match": {"nodeLabel": node_label(pool, false)},
                 "dnsRecordSet": {"provider": "cloudflare", "zone": ZONE, "recordName": pool_name(pool)},
             });
-            add(flipop, "FloatingIPPool", pool_name(pool), spec);
-        }
-        for creator in 0..CREATORS {
+            manifests::pool(&pool_name(pool), spec)
+        });
+        let creators = (0..CREATORS).map(|creator| {
             let spec = json!({
                 "provider": "digitalocean", "region": "nyc3", "desiredIPs": CREATED_AT_FIRST,
                 "match": {"nodeLabel": "nobody=has-this"},
             });
-            add(flipop, "FloatingIPPool", creator_name(creator), spec);
-        }
-        for allocation in 0..ALLOCATIONS {
+            manifests::pool(&creator_name(creator), spec)
+        });
+        let allocations = (0..ALLOCATIONS).map(|allocation| {
             let spec = json!({
                 "reservedIPs": Self::allocation_addresses(allocation), "cloud": {"provider": "gcp"},
                 "nodeSelector": {"group": allocation_name(allocation)},
             });
-            add("netinfra.darkbrains.com/v1alpha1", "NetIPAllocation", allocation_name(allocation), spec);
-        }
+            manifests::allocation(&allocation_name(allocation), spec)
+        });
         let spec = json!({
             "dnsRecordSet": {"provider": "cloudflare", "zone": ZONE, "recordName": "nodes"},
             "match": {"nodeLabel": "group=allocation-0"},
         });
-        add(flipop, "NodeDNSRecordSet", "nodes".into(), spec);
+        let nodes = manifests::record_set("nodes", spec);
+        let objects: Vec<_> = pools.chain(creators).chain(allocations).chain([nodes]).collect();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
         self.rig.control_plane.apply(&list.to_string()).unwrap();
     }
