@@ -1,10 +1,9 @@
 //! No credential gets into the log at `trace`, over real connections and with every source of credentials.
 //!
-//! `contract/canary.rs` defines the secrets and searches the log. The contract tests use the same search.
+//! `support/canary.rs` defines the secrets and searches the log. The contract tests use the same search.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
-#[path = "contract/canary.rs"]
-mod canary;
+mod support;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::http::{Server, serve};
 use testbed::fake::{Fake, Machine, Refusal, azure, cloudflare, compute, digitalocean};
 
-use canary::{PROOF, TOKEN, tsig_secret};
+use support::canary::{self, PROOF, TOKEN, tsig_secret};
 
 const ADDRESS: &str = "203.0.113.10";
 
@@ -252,7 +251,7 @@ async fn no_secret_of_a_tsig_key_is_logged() {
 #[cfg(feature = "aws")]
 mod at_amazon {
     use super::*;
-    use canary::{AWS_SECRET, AWS_SESSION};
+    use crate::support::canary::{AWS_SECRET, AWS_SESSION};
     use drivers::aws::addresses::{Ec2, limits};
     use drivers::aws::records::{self as route53, Route53};
     use drivers::aws::{self, Aws};

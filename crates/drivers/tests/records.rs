@@ -1,12 +1,10 @@
 //! The DNS drivers, unchanged, on fake clouds in virtual time.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
-#[path = "contract/canary.rs"]
-mod canary;
+mod support;
 
 use std::time::Duration;
 
-use canary::TOKEN;
 use drivers::cloudflare::records::Cloudflare;
 use drivers::digitalocean::records::Records;
 use drivers::http::{HttpService, with_deadline};
@@ -17,6 +15,8 @@ use testbed::fake::cloudflare::Cloudflare as Zones;
 use testbed::fake::digitalocean::DigitalOcean;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Machine, Refusal};
+
+use support::canary::{self, TOKEN};
 
 fn service<M: Machine>(fake: &Fake<M>) -> HttpService {
     with_deadline(HttpService::new(fake.service()))

@@ -8,7 +8,7 @@ use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::CloudChange;
 use testbed::fake::{Fake, compute};
 
-use crate::canary::TOKEN;
+use crate::support::canary::TOKEN;
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const PROJECT: &str = "demo";

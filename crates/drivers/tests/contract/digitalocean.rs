@@ -8,7 +8,7 @@ use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::CloudChange;
 use testbed::fake::{Fake, Refusal, digitalocean};
 
-use crate::canary::TOKEN;
+use crate::support::canary::TOKEN;
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const REGION: &str = "nyc3";

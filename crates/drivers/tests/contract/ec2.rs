@@ -16,7 +16,7 @@ use testbed::fake::{Fake, ec2 as cloud};
 use testbed::moto::{KEY, Moto};
 use tokio::sync::OnceCell;
 
-use crate::canary::AWS_SECRET;
+use crate::support::canary::AWS_SECRET;
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const REGION: &str = "us-east-1";

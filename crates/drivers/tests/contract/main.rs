@@ -13,12 +13,13 @@
 )]
 
 mod azure;
-mod canary;
 mod cases;
 mod compute;
 mod digitalocean;
 #[cfg(feature = "aws")]
 mod ec2;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -30,6 +31,8 @@ use drivers::{AddressDriver, DriverError, Polled, Progress};
 use futures::FutureExt;
 use plan::{Address, Scope, VmId};
 use testbed::fake::faults::Fault;
+
+use support::canary;
 
 /// The address that the cases use. It exists, is in the region of [`ONE`] and [`TWO`], and is free.
 const ADDRESS: &str = "203.0.113.10";

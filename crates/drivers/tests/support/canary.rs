@@ -2,7 +2,6 @@
 //!
 //! Every test that uses one of these secrets calls [`watch`] first. From then on the log of the process passes the same
 //! filter as the controller's log, every line is searched, and [`leaks`] returns the lines that contain a secret.
-#![allow(dead_code, reason = "each test binary uses some of these secrets")]
 
 use std::io::{self, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
