@@ -2,6 +2,8 @@
 #![cfg(feature = "aws")]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,11 +15,13 @@ use drivers::aws::{Aws, Identity};
 use drivers::http::{HttpService, is_read, with_deadline};
 use drivers::{AddressDriver, DriverError, Progress, Seconds, Tags};
 use http::Request;
-use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
+use plan::{Holding, MachineState, Provider, Scope};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Refusal, ec2 as cloud};
 use tokio::time::Instant;
 use tower::ServiceExt;
+
+use support::{address, scope, vm};
 
 const KEY: &str = "AKIDEXAMPLE";
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
@@ -44,18 +48,6 @@ fn driver_over(service: HttpService) -> Ec2 {
     )
 }
 
-fn scope() -> Scope {
-    Scope { provider: Provider::Aws, account: REGION.into() }
-}
-
-fn address(text: &str) -> Address {
-    text.parse().unwrap()
-}
-
-fn vm(text: &str) -> VmId {
-    text.into()
-}
-
 /// An account with a VM with an ephemeral address, a VM without an address, and a free address.
 fn account() -> (Fake<cloud::Ec2>, Ec2, Scope) {
     let mut account = cloud::Ec2::new(KEY);
@@ -64,7 +56,7 @@ fn account() -> (Fake<cloud::Ec2>, Ec2, Scope) {
     account.add_address(REGION, ADDRESS);
     let fake = Fake::new(account);
     let driver = driver_over(HttpService::new(fake.service()));
-    (fake, driver, scope())
+    (fake, driver, scope(Provider::Aws, REGION))
 }
 
 /// All requests that the driver sends to list, attach, detach and create addresses.
@@ -81,7 +73,7 @@ async fn trace() -> Vec<String> {
         HttpService::new(fake.service()).oneshot(request)
     };
     let driver = driver_over(HttpService::new(tower::service_fn(record)));
-    let scope = scope();
+    let scope = scope(Provider::Aws, REGION);
     driver.list(&scope).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
@@ -109,7 +101,7 @@ async fn only_describe_calls_and_dry_runs_are_reads() {
         HttpService::new(fake.service()).oneshot(request)
     };
     let driver = driver_over(HttpService::new(tower::service_fn(record)));
-    let scope = scope();
+    let scope = scope(Provider::Aws, REGION);
     driver.list(&scope).await.unwrap();
     driver.machines(&scope).await.unwrap();
     driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
@@ -248,7 +240,7 @@ async fn an_outpost_address_without_public_ip_is_ignored() {
         }
     };
     let driver = driver_over(HttpService::new(tower::service_fn(with_one_more)));
-    let listing = driver.list(&scope()).await.unwrap();
+    let listing = driver.list(&scope(Provider::Aws, REGION)).await.unwrap();
     assert_eq!(listing.addresses.into_keys().collect::<Vec<_>>(), [address(ADDRESS)]);
 }
 

@@ -21,13 +21,14 @@ use drivers::network::network;
 use drivers::record::RecordDriver;
 use drivers::rfc2136::records::{Key, MessageService, Rfc2136};
 use drivers::{AddressDriver, DriverError, tokens};
-use plan::{Address, DnsProvider, PoolKey, Provider, RecordKind, RecordName, Scope, VmId};
+use plan::{DnsProvider, Provider, Scope, VmId};
 use testbed::fake::entra::Entra;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::http::{Server, serve};
 use testbed::fake::{Fake, Machine, Refusal, azure, cloudflare, compute, digitalocean};
 
 use support::canary::{self, PROOF, TOKEN, tsig_secret};
+use support::{address, hello, object, scope};
 
 const ADDRESS: &str = "203.0.113.10";
 
@@ -66,7 +67,7 @@ fn assert_silent(errors: impl IntoIterator<Item = DriverError>) {
 
 /// Makes all kinds of calls and returns their errors.
 async fn exercise(driver: &dyn AddressDriver, scope: &Scope, vm: &VmId, region: &str) -> Vec<DriverError> {
-    let address: Address = ADDRESS.parse().unwrap();
+    let address = address(ADDRESS);
     [
         driver.list(scope).await.err(),
         driver.machines(scope).await.err(),
@@ -77,10 +78,6 @@ async fn exercise(driver: &dyn AddressDriver, scope: &Scope, vm: &VmId, region: 
     .into_iter()
     .flatten()
     .collect()
-}
-
-fn scope(provider: Provider, account: &str) -> Scope {
-    Scope { provider, account: account.into() }
 }
 
 #[tokio::test]
@@ -98,7 +95,7 @@ async fn no_token_for_digitalocean_is_logged() {
         let driver = DigitalOcean::new(connections(), &server.url(), tokens::fixed(TOKEN));
         assert_silent(exercise(&driver, &scope(Provider::DigitalOcean, ""), &"1".into(), "nyc3").await);
         let driver = Records::new(connections(), &server.url(), tokens::fixed(TOKEN));
-        assert_silent(driver.read(&name(DnsProvider::DigitalOcean), &object()).await.err());
+        assert_silent(driver.read(&hello(DnsProvider::DigitalOcean), &object()).await.err());
     }
 }
 
@@ -134,7 +131,7 @@ async fn a_token_that_is_no_valid_header_is_not_quoted() {
         assert!(!errors.is_empty());
         assert_silent(errors);
         let key = Key { name: "key".into(), algorithm: "hmac-sha256".into(), secret: tokens::fixed(token) };
-        assert_silent(name_server(key).read(&name(DnsProvider::Rfc2136), &object()).await.err());
+        assert_silent(name_server(key).read(&hello(DnsProvider::Rfc2136), &object()).await.err());
     }
 }
 
@@ -215,17 +212,8 @@ async fn no_token_for_cloudflare_is_logged() {
         fault.into_iter().for_each(|fault| fake.inject(Rule::always(fault)));
         let url = format!("{}/client/v4", server.url());
         let driver = Cloudflare::new(connections(), &url, tokens::fixed(TOKEN));
-        assert_silent(driver.read(&name(DnsProvider::Cloudflare), &object()).await.err());
+        assert_silent(driver.read(&hello(DnsProvider::Cloudflare), &object()).await.err());
     }
-}
-
-fn object() -> PoolKey {
-    PoolKey { kind: "FloatingIPPool", namespace: "default".into(), name: "pool".into() }
-}
-
-fn name(provider: DnsProvider) -> RecordName {
-    let (zone, name) = ("example.com".into(), "hello.example.com".into());
-    RecordName { provider, zone, name, kind: RecordKind::A }
 }
 
 /// A DNS server that returns what it receives.
@@ -244,7 +232,7 @@ async fn no_secret_of_a_tsig_key_is_logged() {
         ("hmac-sha256", format!("{} is not base64", tsig_secret())),
     ] {
         let key = Key { name: "key".into(), algorithm: algorithm.into(), secret: tokens::fixed(secret) };
-        assert_silent(name_server(key).read(&name(DnsProvider::Rfc2136), &object()).await.err());
+        assert_silent(name_server(key).read(&hello(DnsProvider::Rfc2136), &object()).await.err());
     }
 }
 
@@ -313,7 +301,7 @@ mod at_amazon {
                         None => exercise(&driver, &scope, &"us-east-1/i-1".into(), "us-east-1").await,
                     };
                     assert_silent(errors);
-                    assert_silent(names.read(&name(DnsProvider::Route53), &object()).await.err());
+                    assert_silent(names.read(&hello(DnsProvider::Route53), &object()).await.err());
                 }
             }
         }

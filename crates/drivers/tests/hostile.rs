@@ -6,6 +6,8 @@
 //! test gives the drivers responses with an unexpected body.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
+mod support;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,9 +26,11 @@ use drivers::{AddressDriver, DriverError, Polled, Progress, machine_of, tokens};
 use hickory_proto::op::{Message, OpCode};
 use hickory_proto::rr::Name;
 use http::{HeaderMap, Request, Response};
-use plan::{Address, DnsProvider, PoolKey, Provider, RecordKind, RecordName, RecordSet, Scope, VmId};
+use plan::{Address, DnsProvider, Provider, RecordKind, RecordName, RecordSet, Scope, VmId};
 use testbed::fake::{Fake, Machine, azure, cloudflare, compute, digitalocean};
 use tower::ServiceExt;
+
+use support::{address, hello, object, scope, set};
 
 const TOKEN: &str = "token";
 const ADDRESS: &str = "203.0.113.10";
@@ -235,10 +239,6 @@ struct About {
     tag: String,
 }
 
-fn address(text: &str) -> Address {
-    text.parse().unwrap()
-}
-
 /// Makes every call of an address driver, as far as possible.
 async fn exercise(driver: &dyn AddressDriver, about: &About) {
     let About { scope, vm, region, tag } = about;
@@ -312,7 +312,7 @@ mod addresses {
     }
 
     fn about_google(project: &str, zone: &str, machine: &str, region: &str, tag: &str) -> About {
-        let scope = Scope { provider: Provider::Gcp, account: project.into() };
+        let scope = scope(Provider::Gcp, project);
         let vm = format!("{project}/{zone}/{machine}").into();
         About { scope, vm, region: region.into(), tag: tag.into() }
     }
@@ -344,7 +344,7 @@ mod addresses {
     }
 
     fn about_azure(subscription: &str, machine: &str, region: &str, tag: &str) -> About {
-        let scope = Scope { provider: Provider::Azure, account: subscription.into() };
+        let scope = scope(Provider::Azure, subscription);
         let vm = format!("{subscription}/the-group/{machine}").into();
         About { scope, vm, region: region.into(), tag: tag.into() }
     }
@@ -375,8 +375,8 @@ mod addresses {
         DigitalOcean::new(service, "http://digitalocean.invalid/", tokens::fixed(TOKEN))
     }
 
-    fn about_digitalocean(scope: &str, droplet: &str, region: &str, tag: &str) -> About {
-        let scope = Scope { provider: Provider::DigitalOcean, account: scope.into() };
+    fn about_digitalocean(account: &str, droplet: &str, region: &str, tag: &str) -> About {
+        let scope = scope(Provider::DigitalOcean, account);
         About { scope, vm: droplet.into(), region: region.into(), tag: tag.into() }
     }
 
@@ -387,8 +387,8 @@ mod addresses {
             try_hostile(account, at_digitalocean, value, false, &hostile(), async |driver, value| {
                 let mut parts = ordinary;
                 parts[at] = value;
-                let [scope, droplet, region, tag] = parts;
-                exercise(driver, &about_digitalocean(scope, droplet, region, tag)).await;
+                let [account, droplet, region, tag] = parts;
+                exercise(driver, &about_digitalocean(account, droplet, region, tag)).await;
             })
             .await;
         }
@@ -416,7 +416,7 @@ mod addresses {
         }
 
         pub(super) fn about(region: &str, instance: &str, tag: &str) -> About {
-            let scope = Scope { provider: Provider::Aws, account: region.into() };
+            let scope = scope(Provider::Aws, region);
             let vm = format!("{region}/{instance}").into();
             About { scope, vm, region: region.into(), tag: tag.into() }
         }
@@ -486,17 +486,8 @@ mod addresses {
 mod names {
     use super::*;
 
-    fn object() -> PoolKey {
-        PoolKey { kind: "FloatingIPPool", namespace: "default".into(), name: "pool".into() }
-    }
-
     fn named(provider: DnsProvider, zone: &str, name: &str) -> RecordName {
         RecordName { provider, zone: zone.into(), name: name.into(), kind: RecordKind::A }
-    }
-
-    fn set(values: &[&str]) -> RecordSet {
-        let values = values.iter().map(|value| address(value)).collect();
-        RecordSet { values, ttl: Some(60), owner: Some("us".into()) }
     }
 
     /// Publishes two values, changes them, and deletes the name, as far as possible. Returns the errors.
@@ -699,7 +690,7 @@ async fn a_response_that_is_no_object_is_an_error_and_stops_no_driver() {
             (Provider::DigitalOcean, Box::new(DigitalOcean::new(provider(body), url, token()))),
         ];
         for (provider, driver) in addresses {
-            let scope = Scope { provider, account: "account".into() };
+            let scope = scope(provider, "account");
             assert!(driver.list(&scope).await.is_err(), "{provider}: {body}");
             assert!(driver.machines(&scope).await.is_err(), "{provider}: {body}");
         }
@@ -708,10 +699,7 @@ async fn a_response_that_is_no_object_is_an_error_and_stops_no_driver() {
             (DnsProvider::Cloudflare, Box::new(Cloudflare::new(provider(body), url, token()))),
         ];
         for (provider, driver) in records {
-            let (zone, name) = ("example.com".into(), "hello.example.com".into());
-            let name = RecordName { provider, zone, name, kind: RecordKind::A };
-            let object = PoolKey { kind: "FloatingIPPool", namespace: "default".into(), name: "pool".into() };
-            assert!(driver.read(&name, &object).await.is_err(), "{provider}: {body}");
+            assert!(driver.read(&hello(provider), &object()).await.is_err(), "{provider}: {body}");
         }
     }
 }

@@ -2,6 +2,8 @@
 //! `contract/`.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -12,24 +14,18 @@ use drivers::google::addresses::Compute;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress, Tags, tokens};
 use http::Response;
-use plan::{Address, Doubt, Holding, MachineState, MayBeOn, Provider, Scope, VmId};
+use plan::{Address, Doubt, Holding, MachineState, MayBeOn, Provider, Scope};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::{CloudChange, Done};
 use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
 use tower::ServiceExt;
 
+use support::{address, scope, vm};
+
 const TOKEN: &str = "token";
 
 fn service<M: Machine>(fake: &Fake<M>) -> HttpService {
     with_deadline(HttpService::new(fake.service()))
-}
-
-fn address(text: &str) -> Address {
-    text.parse().unwrap()
-}
-
-fn vm(text: &str) -> VmId {
-    text.into()
 }
 
 /// Repeats a call until it is done, as the controller does.
@@ -65,7 +61,7 @@ mod at_digitalocean {
         account.add_reserved_ip(ADDRESS, "nyc3");
         let fake = Fake::new(account);
         let driver = DigitalOcean::new(service(&fake), "http://digitalocean.invalid/", tokens::fixed(TOKEN));
-        (fake, driver, Scope { provider: Provider::DigitalOcean, account: "".into() })
+        (fake, driver, scope(Provider::DigitalOcean, ""))
     }
 
     #[tokio::test(start_paused = true)]
@@ -398,7 +394,7 @@ mod at_compute_engine {
         project.add_address("us-west1", "ours", ADDRESS);
         let fake = Fake::new(project);
         let driver = Compute::new(service(&fake), "http://compute.invalid/compute/v1/", tokens::fixed(TOKEN));
-        (fake, driver, Scope { provider: Provider::Gcp, account: "demo".into() })
+        (fake, driver, scope(Provider::Gcp, "demo"))
     }
 
     #[tokio::test(start_paused = true)]
@@ -833,7 +829,7 @@ mod at_azure {
         subscription.add_address("address", "westeurope", ADDRESS);
         let fake = Fake::new(subscription);
         let driver = driver(&fake);
-        (fake, driver, Scope { provider: Provider::Azure, account: "sub".into() })
+        (fake, driver, scope(Provider::Azure, "sub"))
     }
 
     fn driver(fake: &Fake<azure::Azure>) -> Azure {

@@ -10,29 +10,17 @@ use drivers::digitalocean::records::Records;
 use drivers::http::{HttpService, with_deadline};
 use drivers::record::{RecordChange, RecordDriver};
 use drivers::{DriverError, tokens};
-use plan::{Address, DnsProvider, PoolKey, RecordKind, RecordName, RecordSet};
+use plan::{DnsProvider, RecordKind, RecordName, RecordSet};
 use testbed::fake::cloudflare::Cloudflare as Zones;
 use testbed::fake::digitalocean::DigitalOcean;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Machine, Refusal};
 
 use support::canary::{self, TOKEN};
+use support::{hello, object, set};
 
 fn service<M: Machine>(fake: &Fake<M>) -> HttpService {
     with_deadline(HttpService::new(fake.service()))
-}
-
-fn object() -> PoolKey {
-    PoolKey { kind: "FloatingIPPool", namespace: "default".into(), name: "pool".into() }
-}
-
-fn hello(provider: DnsProvider, kind: RecordKind) -> RecordName {
-    RecordName { provider, zone: "example.com".into(), name: "hello.example.com".into(), kind }
-}
-
-fn set(owner: Option<&str>, values: &[&str]) -> RecordSet {
-    let values = values.iter().map(|value| value.parse::<Address>().unwrap()).collect();
-    RecordSet { values, ttl: Some(60), owner: owner.map(Into::into) }
 }
 
 /// Reads a record set and writes a new one.
@@ -48,25 +36,25 @@ async fn keeps_the_contract(driver: &dyn RecordDriver, provider: DnsProvider) {
         (RecordKind::A, ["203.0.113.1", "203.0.113.2", "203.0.113.3"]),
         (RecordKind::Aaaa, ["2001:db8::1", "2001:db8::2", "2001:db8::3"]),
     ] {
-        let name = hello(provider, kind);
+        let name = RecordName { kind, ..hello(provider) };
         let found = driver.read(&name, &object()).await.unwrap();
         assert_eq!(
             found,
-            RecordSet { ttl: found.ttl, ..set(None, &[]) },
+            RecordSet { ttl: found.ttl, ..RecordSet::default() },
             "a set that does not exist is empty"
         );
 
         for values in [&[one][..], &[one, two, three], &[two, three], &[one], &[one, two]] {
-            let wanted = set(Some("us"), values);
+            let wanted = set(values);
             publish(driver, &name, wanted.clone()).await.unwrap();
             assert_eq!(driver.read(&name, &object()).await.unwrap(), wanted);
         }
 
-        let (old, new) = (set(Some("us"), &[one]), set(Some("us"), &[three]));
+        let (old, new) = (set(&[one]), set(&[three]));
         let blind = RecordChange { name: name.clone(), object: object(), old, new };
         let refused = driver.write(&blind).await.unwrap_err();
         assert!(matches!(refused, DriverError::Conflict(_)), "the set was not as it was read: {refused}");
-        assert_eq!(driver.read(&name, &object()).await.unwrap(), set(Some("us"), &[one, two]));
+        assert_eq!(driver.read(&name, &object()).await.unwrap(), set(&[one, two]));
 
         publish(driver, &name, RecordSet::default()).await.unwrap();
         let gone = driver.read(&name, &object()).await.unwrap();
@@ -95,9 +83,9 @@ mod at_digitalocean {
     #[tokio::test(start_paused = true)]
     async fn a_name_always_has_a_value_while_all_values_change() {
         let (fake, driver) = account();
-        let name = hello(DnsProvider::DigitalOcean, RecordKind::A);
-        publish(&driver, &name, set(Some("us"), &["203.0.113.1", "203.0.113.2"])).await.unwrap();
-        publish(&driver, &name, set(Some("us"), &["203.0.113.3"])).await.unwrap();
+        let name = hello(DnsProvider::DigitalOcean);
+        publish(&driver, &name, set(&["203.0.113.1", "203.0.113.2"])).await.unwrap();
+        publish(&driver, &name, set(&["203.0.113.3"])).await.unwrap();
         let states = fake.ledger().values_of("hello.example.com");
         assert!(states.iter().all(|(_, values)| !values.is_empty()), "{states:?}");
         assert_eq!(states.last().unwrap().1.iter().collect::<Vec<_>>(), ["203.0.113.3"]);
@@ -108,8 +96,8 @@ mod at_digitalocean {
         let (fake, driver) = account();
         let forbidden = Fault::Refuse(Refusal::Forbidden("no".into()));
         fake.inject(Rule::next("domains.create_record", forbidden));
-        let name = hello(DnsProvider::DigitalOcean, RecordKind::A);
-        let refused = publish(&driver, &name, set(Some("us"), &["203.0.113.1"])).await.unwrap_err();
+        let name = hello(DnsProvider::DigitalOcean);
+        let refused = publish(&driver, &name, set(&["203.0.113.1"])).await.unwrap_err();
         assert!(matches!(&refused, DriverError::Denied { permission, .. } if permission == "domain:create"));
     }
 }
@@ -127,7 +115,7 @@ mod at_cloudflare {
     }
 
     fn name() -> RecordName {
-        hello(DnsProvider::Cloudflare, RecordKind::A)
+        hello(DnsProvider::Cloudflare)
     }
 
     #[tokio::test(start_paused = true)]
@@ -166,8 +154,7 @@ mod at_cloudflare {
         let (fake, driver) = account();
         let values =
             |net: u8| -> Vec<String> { (1..=200).map(|host| format!("203.0.{net}.{host}")).collect() };
-        let texts =
-            |values: &[String]| set(Some("us"), &values.iter().map(String::as_str).collect::<Vec<_>>());
+        let texts = |values: &[String]| set(&values.iter().map(String::as_str).collect::<Vec<_>>());
         publish(&driver, &name(), texts(&values(113))).await.unwrap();
         publish(&driver, &name(), texts(&values(114))).await.unwrap();
         assert_eq!(fake.ledger().calls()["dns.records.batch"], 2, "one for each change");
@@ -182,7 +169,7 @@ mod at_cloudflare {
             let id = account.add_record("example.com", "A", "hello.example.com", "203.0.113.1").unwrap();
             account.edit_record("example.com", &id, &serde_json::json!({"proxied": true}));
         });
-        let wanted = set(Some("us"), &["203.0.113.2", "203.0.113.3"]);
+        let wanted = set(&["203.0.113.2", "203.0.113.3"]);
         publish(&driver, &name(), wanted.clone()).await.unwrap();
         let found = fake.with(|account| account.records("hello.example.com", "A"));
         assert!(found.iter().all(|record| record["proxied"] == true), "{found:?}");
@@ -193,7 +180,7 @@ mod at_cloudflare {
     #[tokio::test(start_paused = true)]
     async fn one_record_without_a_mark_makes_the_set_foreign() {
         let (fake, driver) = account();
-        publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
+        publish(&driver, &name(), set(&["203.0.113.1"])).await.unwrap();
         fake.with(|account| account.add_record("example.com", "A", "hello.example.com", "203.0.113.9"));
         let found = driver.read(&name(), &object()).await.unwrap();
         assert_eq!(found.owner, None);
@@ -230,7 +217,7 @@ mod at_route53 {
     }
 
     fn name() -> RecordName {
-        hello(DnsProvider::Route53, RecordKind::A)
+        hello(DnsProvider::Route53)
     }
 
     #[tokio::test(start_paused = true)]
@@ -253,11 +240,11 @@ mod at_route53 {
     #[tokio::test(start_paused = true)]
     async fn a_set_that_was_changed_since_the_read_is_not_overwritten() {
         let (fake, zone, driver) = account();
-        publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
+        publish(&driver, &name(), set(&["203.0.113.1"])).await.unwrap();
         let old = driver.read(&name(), &object()).await.unwrap();
         for (ttl, value) in [(60, "203.0.113.9"), (61, "203.0.113.1")] {
             fake.with(|account| account.set_record(&zone, "hello.example.com", "A", ttl, &[value]));
-            let new = set(Some("us"), &["203.0.113.2"]);
+            let new = set(&["203.0.113.2"]);
             let change = RecordChange { name: name(), object: object(), old: old.clone(), new };
             let refused = driver.write(&change).await.unwrap_err();
             assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
@@ -269,8 +256,8 @@ mod at_route53 {
     #[tokio::test(start_paused = true)]
     async fn a_name_always_has_a_value_while_all_values_change() {
         let (fake, _, driver) = account();
-        publish(&driver, &name(), set(Some("us"), &["203.0.113.1", "203.0.113.2"])).await.unwrap();
-        publish(&driver, &name(), set(Some("us"), &["203.0.113.3"])).await.unwrap();
+        publish(&driver, &name(), set(&["203.0.113.1", "203.0.113.2"])).await.unwrap();
+        publish(&driver, &name(), set(&["203.0.113.3"])).await.unwrap();
         let states = fake.ledger().values_of("hello.example.com");
         assert!(states.iter().all(|(_, values)| !values.is_empty()), "{states:?}");
         assert_eq!(fake.ledger().calls()["ChangeResourceRecordSets"], 2, "one for each change");
@@ -279,7 +266,7 @@ mod at_route53 {
     #[tokio::test(start_paused = true)]
     async fn a_mark_with_another_ttl_is_foreign() {
         let (fake, zone, driver) = account();
-        publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
+        publish(&driver, &name(), set(&["203.0.113.1"])).await.unwrap();
         let mark = "_owner-a.hello.example.com";
         let text = fake.with(|account| account.values(&zone, mark, "TXT")).pop_first().unwrap();
         fake.with(|account| account.set_record(&zone, mark, "TXT", 60, &[&text]));
@@ -294,17 +281,17 @@ mod at_route53 {
         fake.with(|account| account.add_zone("example.com"));
         let gone = driver.read(&name(), &object()).await.unwrap_err();
         assert!(matches!(gone, DriverError::NotFound(_)), "{gone}");
-        publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
+        publish(&driver, &name(), set(&["203.0.113.1"])).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn wildcards_and_similar_names_are_distinguished() {
         let (_fake, _, driver) = account();
         let star = RecordName { name: "*.example.com".into(), ..name() };
-        publish(&driver, &star, set(Some("us"), &["203.0.113.1"])).await.unwrap();
-        assert_eq!(driver.read(&star, &object()).await.unwrap(), set(Some("us"), &["203.0.113.1"]));
+        publish(&driver, &star, set(&["203.0.113.1"])).await.unwrap();
+        assert_eq!(driver.read(&star, &object()).await.unwrap(), set(&["203.0.113.1"]));
         let neighbour = RecordName { name: "hell.example.com".into(), ..name() };
-        publish(&driver, &name(), set(Some("us"), &["203.0.113.2"])).await.unwrap();
+        publish(&driver, &name(), set(&["203.0.113.2"])).await.unwrap();
         let found = driver.read(&neighbour, &object()).await.unwrap();
         assert!(found.values.is_empty() && found.owner.is_none(), "{found:?}");
     }
@@ -313,7 +300,7 @@ mod at_route53 {
     async fn the_public_zone_is_used_and_two_public_zones_are_refused() {
         let (fake, zone, driver) = account();
         fake.with(|account| account.add_private_zone("example.com"));
-        publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
+        publish(&driver, &name(), set(&["203.0.113.1"])).await.unwrap();
         assert_eq!(fake.with(|account| account.values(&zone, "hello.example.com", "A")).len(), 1);
         fake.with(|account| account.add_zone("example.com"));
         // The new driver has its own rate limit, but the account's limit is partly used.
@@ -330,8 +317,7 @@ mod at_route53 {
     async fn errors_keep_their_kind() {
         let (fake, _, driver) = account();
         fake.with(|account| _ = account.denied.insert("route53:ChangeResourceRecordSets".into()));
-        let publish =
-            async || publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap_err();
+        let publish = async || publish(&driver, &name(), set(&["203.0.113.1"])).await.unwrap_err();
         let refused = publish().await;
         assert!(
             matches!(&refused, DriverError::Denied { permission, .. } if permission == "route53:ChangeResourceRecordSets"),

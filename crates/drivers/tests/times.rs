@@ -1,6 +1,8 @@
 //! `Retry-After` values of providers, up to the largest numbers and the strangest texts.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
+mod support;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +17,9 @@ use drivers::http::{HttpService, RETRY_AFTER_MAX};
 use drivers::record::RecordDriver;
 use drivers::{AddressDriver, DriverError, Operation, Polled, tokens};
 use http::{Request, Response};
-use plan::{DnsProvider, PoolKey, Provider, RecordKind, RecordName, Scope};
+use plan::{DnsProvider, Provider, Scope};
+
+use support::{address, hello, object, scope};
 
 /// Values of `Retry-After`, and how many seconds they ask for, if any.
 const ASKED: [(&str, Option<u64>); 9] = [
@@ -37,16 +41,6 @@ fn provider(status: u16, asked: &'static str, body: &'static str) -> HttpService
         Ok(answer.header("content-type", "application/json").body(Bytes::from(body)).unwrap())
     };
     HttpService::new(tower::service_fn(answer))
-}
-
-fn scope(provider: Provider, account: &str) -> Scope {
-    Scope { provider, account: account.into() }
-}
-
-fn record(provider: DnsProvider) -> (RecordName, PoolKey) {
-    let (zone, name) = ("example.com".into(), "hello.example.com".into());
-    let object = PoolKey { kind: "FloatingIPPool", namespace: "default".into(), name: "pool".into() };
-    (RecordName { provider, zone, name, kind: RecordKind::A }, object)
 }
 
 /// The wait in an error.
@@ -74,16 +68,17 @@ async fn pauses(asked: &'static str) -> Vec<(&'static str, Duration)> {
     let digitalocean = DigitalOcean::new(busy(), "http://provider.invalid", token());
     let records = Records::new(busy(), "http://provider.invalid", token());
     let cloudflare = Cloudflare::new(busy(), "http://provider.invalid", token());
-    let (at_digitalocean, object) = record(DnsProvider::DigitalOcean);
-    let (at_cloudflare, _) = record(DnsProvider::Cloudflare);
     let list = async |driver: &dyn AddressDriver, scope: Scope| driver.list(&scope).await.unwrap_err();
+    let read = async |driver: &dyn RecordDriver, provider: DnsProvider| {
+        driver.read(&hello(provider), &object()).await.unwrap_err()
+    };
     #[allow(unused_mut)]
     let mut all = vec![
         ("gcp", pause(list(&gcp, scope(Provider::Gcp, "demo")).await)),
         ("azure", pause(list(&azure, scope(Provider::Azure, "demo")).await)),
         ("digitalocean", pause(list(&digitalocean, scope(Provider::DigitalOcean, "")).await)),
-        ("names at digitalocean", pause(records.read(&at_digitalocean, &object).await.unwrap_err())),
-        ("cloudflare", pause(cloudflare.read(&at_cloudflare, &object).await.unwrap_err())),
+        ("names at digitalocean", pause(read(&records, DnsProvider::DigitalOcean).await)),
+        ("cloudflare", pause(read(&cloudflare, DnsProvider::Cloudflare).await)),
     ];
     #[cfg(feature = "aws")]
     {
@@ -92,9 +87,8 @@ async fn pauses(asked: &'static str) -> Vec<(&'static str, Duration)> {
         let aws = || Arc::new(Aws::new(busy(), identity.clone(), "", Arc::new(|| 1_767_225_600)));
         let ec2 = drivers::aws::addresses::Ec2::new(aws(), drivers::aws::addresses::limits(), Duration::MAX);
         let route53 = drivers::aws::records::Route53::new(aws(), drivers::aws::records::limits());
-        let (at_route53, _) = record(DnsProvider::Route53);
         all.push(("aws", pause(list(&ec2, scope(Provider::Aws, "us-east-1")).await)));
-        all.push(("route53", pause(route53.read(&at_route53, &object).await.unwrap_err())));
+        all.push(("route53", pause(read(&route53, DnsProvider::Route53).await)));
     }
     all
 }
@@ -122,7 +116,7 @@ async fn polling_at_azure_survives_any_retry_after() {
         let operations = [Operation {
             id: "subscriptions/s/operations/o".into(),
             scope: scope(Provider::Azure, "s"),
-            address: "203.0.113.7".parse().unwrap(),
+            address: address("203.0.113.7"),
             target: None,
             completes: true,
         }];

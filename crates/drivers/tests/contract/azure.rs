@@ -9,6 +9,7 @@ use testbed::fake::ledger::CloudChange;
 use testbed::fake::{Fake, azure};
 
 use crate::support::canary::TOKEN;
+use crate::support::scope;
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const SUBSCRIPTION: &str = "subscription";
@@ -48,7 +49,7 @@ impl Account for Ours {
     }
 
     fn scope(&self) -> Scope {
-        Scope { provider: Provider::Azure, account: SUBSCRIPTION.into() }
+        scope(Provider::Azure, SUBSCRIPTION)
     }
 
     fn vm(&self, name: &str) -> VmId {

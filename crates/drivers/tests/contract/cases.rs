@@ -10,9 +10,10 @@ use plan::{Holding, MachineState, Provider};
 use testbed::fake::Refusal;
 use testbed::fake::faults::Fault;
 
+use crate::support::address;
 use crate::{
-    ADDRESS, AFAR, Account, Column, GONE, Kind, ONE, OTHER, Outcome, TWO, Verdict, address, attach, detach,
-    finish, outcome,
+    ADDRESS, AFAR, Account, Column, GONE, Kind, ONE, OTHER, Outcome, TWO, Verdict, attach, detach, finish,
+    outcome,
 };
 
 /// Defines the list of cases once, for the table and for running them.

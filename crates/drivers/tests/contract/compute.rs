@@ -9,6 +9,7 @@ use testbed::fake::ledger::CloudChange;
 use testbed::fake::{Fake, compute};
 
 use crate::support::canary::TOKEN;
+use crate::support::scope;
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const PROJECT: &str = "demo";
@@ -49,7 +50,7 @@ impl Account for Ours {
     }
 
     fn scope(&self) -> Scope {
-        Scope { provider: Provider::Gcp, account: PROJECT.into() }
+        scope(Provider::Gcp, PROJECT)
     }
 
     fn vm(&self, name: &str) -> VmId {

@@ -9,6 +9,7 @@ use testbed::fake::ledger::CloudChange;
 use testbed::fake::{Fake, Refusal, digitalocean};
 
 use crate::support::canary::TOKEN;
+use crate::support::scope;
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const REGION: &str = "nyc3";
@@ -65,7 +66,7 @@ impl Account for Ours {
     }
 
     fn scope(&self) -> Scope {
-        Scope { provider: Provider::DigitalOcean, account: "".into() }
+        scope(Provider::DigitalOcean, "")
     }
 
     fn vm(&self, name: &str) -> VmId {

@@ -17,6 +17,7 @@ use testbed::moto::{KEY, Moto};
 use tokio::sync::OnceCell;
 
 use crate::support::canary::AWS_SECRET;
+use crate::support::scope;
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const REGION: &str = "us-east-1";
@@ -37,10 +38,6 @@ fn driver(service: HttpService) -> Ec2 {
     let identity = Identity::Keys { id: KEY.into(), secret: AWS_SECRET.into() };
     let now = Arc::new(|| 1_767_225_600);
     Ec2::new(Arc::new(Aws::new(with_deadline(service), identity, "", now)), ec2::limits(), STALENESS_MAX)
-}
-
-fn scope() -> Scope {
-    Scope { provider: Provider::Aws, account: REGION.into() }
 }
 
 fn region_of(machine: &str) -> &'static str {
@@ -89,7 +86,7 @@ impl Account for Ours {
     }
 
     fn scope(&self) -> Scope {
-        scope()
+        scope(Provider::Aws, REGION)
     }
 
     fn vm(&self, name: &str) -> VmId {
@@ -200,7 +197,7 @@ impl Account for OnMoto {
     }
 
     fn scope(&self) -> Scope {
-        scope()
+        scope(Provider::Aws, REGION)
     }
 
     fn vm(&self, name: &str) -> VmId {

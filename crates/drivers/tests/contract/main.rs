@@ -29,10 +29,10 @@ use std::time::Duration;
 use drivers::NotSent;
 use drivers::{AddressDriver, DriverError, Polled, Progress};
 use futures::FutureExt;
-use plan::{Address, Scope, VmId};
+use plan::{Scope, VmId};
 use testbed::fake::faults::Fault;
 
-use support::canary;
+use support::{address, canary};
 
 /// The address that the cases use. It exists, is in the region of [`ONE`] and [`TWO`], and is free.
 const ADDRESS: &str = "203.0.113.10";
@@ -197,10 +197,6 @@ async fn the_aws_driver_keeps_the_contract_on_moto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     report(&[cases::column::<ec2::OnMoto>().await]);
     canary::assert_silent();
-}
-
-fn address(text: &str) -> Address {
-    text.parse().unwrap()
 }
 
 /// Repeats a call until it is done, as the controller does.
