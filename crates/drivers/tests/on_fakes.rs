@@ -11,43 +11,18 @@ use bytes::Bytes;
 use drivers::azure::addresses::Azure;
 use drivers::digitalocean::addresses::DigitalOcean;
 use drivers::google::addresses::Compute;
-use drivers::http::{HttpService, with_deadline};
+use drivers::http::HttpService;
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress, Tags, tokens};
 use http::Response;
 use plan::{Address, Doubt, Holding, MachineState, MayBeOn, Provider, Scope};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::{CloudChange, Done};
-use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
+use testbed::fake::{Fake, Refusal, compute, digitalocean};
 use tower::ServiceExt;
 
-use support::{address, scope, vm};
+use support::{address, finish, scope, service, vm};
 
 const TOKEN: &str = "token";
-
-fn service<M: Machine>(fake: &Fake<M>) -> HttpService {
-    with_deadline(HttpService::new(fake.service()))
-}
-
-/// Repeats a call until it is done, as the controller does.
-async fn finish(
-    driver: &dyn AddressDriver,
-    mut advance: impl AsyncFnMut() -> Result<Progress, DriverError>,
-) -> Result<(), DriverError> {
-    while let Progress::Underway(operation) = advance().await? {
-        let operations = [operation];
-        loop {
-            match driver.poll(&operations).await.remove(0)? {
-                Polled::StillUnderway => tokio::time::sleep(Duration::from_millis(100)).await,
-                Polled::Failed(error) => return Err(error),
-                Polled::Ended => break,
-            }
-        }
-        if operations[0].completes {
-            break;
-        }
-    }
-    Ok(())
-}
 
 mod at_digitalocean {
     use super::*;

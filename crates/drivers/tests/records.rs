@@ -7,21 +7,16 @@ use std::time::Duration;
 
 use drivers::cloudflare::records::Cloudflare;
 use drivers::digitalocean::records::Records;
-use drivers::http::{HttpService, with_deadline};
 use drivers::record::{RecordChange, RecordDriver};
 use drivers::{DriverError, tokens};
 use plan::{DnsProvider, RecordKind, RecordName, RecordSet};
 use testbed::fake::cloudflare::Cloudflare as Zones;
 use testbed::fake::digitalocean::DigitalOcean;
 use testbed::fake::faults::{Fault, Rule};
-use testbed::fake::{Fake, Machine, Refusal};
+use testbed::fake::{Fake, Refusal};
 
 use support::canary::{self, TOKEN};
-use support::{hello, object, set};
-
-fn service<M: Machine>(fake: &Fake<M>) -> HttpService {
-    with_deadline(HttpService::new(fake.service()))
-}
+use support::{hello, object, service, set};
 
 /// Reads a record set and writes a new one.
 async fn publish(driver: &dyn RecordDriver, name: &RecordName, new: RecordSet) -> Result<(), DriverError> {
@@ -197,6 +192,7 @@ mod at_route53 {
 
     use drivers::aws::records::{Route53, limits};
     use drivers::aws::{Aws, Identity};
+    use drivers::http::{HttpService, with_deadline};
     use drivers::network::network;
     use testbed::fake::route53;
     use testbed::moto::{KEY, Moto};

@@ -1,7 +1,6 @@
 //! The contract tests on a fake Azure subscription.
 
 use drivers::azure::addresses::Azure;
-use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, tokens};
 use plan::{Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
@@ -9,7 +8,7 @@ use testbed::fake::ledger::CloudChange;
 use testbed::fake::{Fake, azure};
 
 use crate::support::canary::TOKEN;
-use crate::support::scope;
+use crate::support::{scope, service};
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const SUBSCRIPTION: &str = "subscription";
@@ -34,9 +33,8 @@ impl Account for Ours {
         subscription.add_address("ours", REGION, ADDRESS);
         subscription.add_address("other", REGION, OTHER);
         let fake = Fake::new(subscription);
-        let service = with_deadline(HttpService::new(fake.service()));
         let group = Some(GROUP.to_owned());
-        let driver = Azure::new(service, "http://azure.invalid", tokens::fixed(TOKEN), group);
+        let driver = Azure::new(service(&fake), "http://azure.invalid", tokens::fixed(TOKEN), group);
         Self { fake, driver }
     }
 

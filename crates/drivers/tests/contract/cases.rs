@@ -10,10 +10,9 @@ use plan::{Holding, MachineState, Provider};
 use testbed::fake::Refusal;
 use testbed::fake::faults::Fault;
 
-use crate::support::address;
+use crate::support::{address, finish};
 use crate::{
-    ADDRESS, AFAR, Account, Column, GONE, Kind, ONE, OTHER, Outcome, TWO, Verdict, attach, detach, finish,
-    outcome,
+    ADDRESS, AFAR, Account, Column, GONE, Kind, ONE, OTHER, Outcome, TWO, Verdict, attach, detach, outcome,
 };
 
 /// Defines the list of cases once, for the table and for running them.

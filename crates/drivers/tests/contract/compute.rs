@@ -1,7 +1,6 @@
 //! The contract tests on a fake Google Cloud project.
 
 use drivers::google::addresses::Compute;
-use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, tokens};
 use plan::{Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
@@ -9,7 +8,7 @@ use testbed::fake::ledger::CloudChange;
 use testbed::fake::{Fake, compute};
 
 use crate::support::canary::TOKEN;
-use crate::support::scope;
+use crate::support::{scope, service};
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const PROJECT: &str = "demo";
@@ -36,8 +35,7 @@ impl Account for Ours {
         project.add_address(REGION, "ours", ADDRESS);
         project.add_address(REGION, "other", OTHER);
         let fake = Fake::new(project);
-        let service = with_deadline(HttpService::new(fake.service()));
-        let driver = Compute::new(service, "http://compute.invalid/compute/v1/", tokens::fixed(TOKEN));
+        let driver = Compute::new(service(&fake), "http://compute.invalid/compute/v1/", tokens::fixed(TOKEN));
         Self { fake, driver }
     }
 

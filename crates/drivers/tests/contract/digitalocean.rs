@@ -1,7 +1,6 @@
 //! The contract tests on a fake DigitalOcean account.
 
 use drivers::digitalocean::addresses::DigitalOcean;
-use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, tokens};
 use plan::{Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
@@ -9,7 +8,7 @@ use testbed::fake::ledger::CloudChange;
 use testbed::fake::{Fake, Refusal, digitalocean};
 
 use crate::support::canary::TOKEN;
-use crate::support::scope;
+use crate::support::{scope, service};
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const REGION: &str = "nyc3";
@@ -50,11 +49,8 @@ impl Account for Ours {
         account.add_reserved_ip(ADDRESS, REGION);
         account.add_reserved_ip(OTHER, REGION);
         let fake = Fake::new(account);
-        let service = with_deadline(HttpService::new(fake.service()));
-        Self {
-            fake,
-            driver: DigitalOcean::new(service, "http://digitalocean.invalid/", tokens::fixed(TOKEN)),
-        }
+        let driver = DigitalOcean::new(service(&fake), "http://digitalocean.invalid/", tokens::fixed(TOKEN));
+        Self { fake, driver }
     }
 
     fn calls(&self) -> Vec<&'static str> {

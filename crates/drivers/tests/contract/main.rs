@@ -24,15 +24,13 @@ mod support;
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
 
-use drivers::NotSent;
-use drivers::{AddressDriver, DriverError, Polled, Progress};
+use drivers::{AddressDriver, DriverError};
 use futures::FutureExt;
 use plan::{Scope, VmId};
 use testbed::fake::faults::Fault;
 
-use support::{address, canary};
+use support::{address, canary, finish};
 
 /// The address that the cases use. It exists, is in the region of [`ONE`] and [`TWO`], and is free.
 const ADDRESS: &str = "203.0.113.10";
@@ -197,41 +195,6 @@ async fn the_aws_driver_keeps_the_contract_on_moto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     report(&[cases::column::<ec2::OnMoto>().await]);
     canary::assert_silent();
-}
-
-/// Repeats a call until it is done, as the controller does.
-async fn finish(
-    driver: &dyn AddressDriver,
-    mut advance: impl AsyncFnMut() -> Result<Progress, DriverError>,
-) -> Result<(), DriverError> {
-    for _ in 0..10 {
-        let progress = match advance().await {
-            Err(DriverError::NotSent(NotSent { wait })) => {
-                tokio::time::sleep(wait).await;
-                continue;
-            }
-            progress => progress?,
-        };
-        let operation = match progress {
-            Progress::Done => return Ok(()),
-            Progress::Occupied => panic!("the VM has an ephemeral address"),
-            Progress::Named(name) => panic!("unexpected PTR name {name}"),
-            Progress::Underway(operation) => operation,
-        };
-        let operations = [operation];
-        while let polled = driver.poll(&operations).await.remove(0)?
-            && polled != Polled::Ended
-        {
-            match polled {
-                Polled::Failed(error) => return Err(error),
-                _ => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-        if operations[0].completes {
-            return Ok(());
-        }
-    }
-    panic!("the change does not finish")
 }
 
 async fn attach<A: Account>(account: &A, ip: &str, machine: &str) -> Result<(), DriverError> {

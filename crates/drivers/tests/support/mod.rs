@@ -1,12 +1,18 @@
-//! What several test binaries of the drivers share: constructors of the values that the tests pass to drivers, and the
-//! DNS name that they publish. `canary.rs` has the test secrets, and the search for them in the log.
+//! What several test binaries of the drivers share: the values that they pass to drivers, how a driver reaches a fake
+//! cloud, and how a change is carried out to its end. `canary.rs` has the test secrets, and the search for them in the
+//! log.
 //!
 //! Cargo takes each file in `tests` for a test binary, so this module is a folder with a `mod.rs`.
 #![allow(dead_code, reason = "each test binary uses a part of this module")]
 
 pub mod canary;
 
+use std::time::Duration;
+
+use drivers::http::{HttpService, with_deadline};
+use drivers::{AddressDriver, DriverError, NotSent, Polled, Progress};
 use plan::{Address, DnsProvider, PoolKey, Provider, RecordKind, RecordName, RecordSet, Scope, VmId};
+use testbed::fake::{Fake, Machine};
 
 pub fn address(text: &str) -> Address {
     text.parse().unwrap()
@@ -35,4 +41,44 @@ pub fn hello(provider: DnsProvider) -> RecordName {
 pub fn set(values: &[&str]) -> RecordSet {
     let values = values.iter().map(|value| address(value)).collect();
     RecordSet { values, ttl: Some(60), owner: Some("us".into()) }
+}
+
+/// Connects a driver to a fake cloud.
+pub fn service<M: Machine>(fake: &Fake<M>) -> HttpService {
+    with_deadline(HttpService::new(fake.service()))
+}
+
+/// Repeats a call until it is done, as the controller does.
+pub async fn finish(
+    driver: &dyn AddressDriver,
+    mut advance: impl AsyncFnMut() -> Result<Progress, DriverError>,
+) -> Result<(), DriverError> {
+    for _ in 0..10 {
+        let progress = match advance().await {
+            Err(DriverError::NotSent(NotSent { wait })) => {
+                tokio::time::sleep(wait).await;
+                continue;
+            }
+            progress => progress?,
+        };
+        let operation = match progress {
+            Progress::Done => return Ok(()),
+            Progress::Occupied => panic!("the VM has an ephemeral address"),
+            Progress::Named(name) => panic!("unexpected PTR name {name}"),
+            Progress::Underway(operation) => operation,
+        };
+        let operations = [operation];
+        while let polled = driver.poll(&operations).await.remove(0)?
+            && polled != Polled::Ended
+        {
+            match polled {
+                Polled::Failed(error) => return Err(error),
+                _ => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+        if operations[0].completes {
+            return Ok(());
+        }
+    }
+    panic!("the change does not finish")
 }
