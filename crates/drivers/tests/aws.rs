@@ -18,12 +18,12 @@ use http::Request;
 use plan::{Holding, MachineState, Provider, Scope};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Refusal, ec2 as cloud};
+use testbed::moto::KEY;
 use tokio::time::Instant;
 use tower::ServiceExt;
 
 use support::{address, scope, vm};
 
-const KEY: &str = "AKIDEXAMPLE";
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
 const REGION: &str = "us-east-1";
 const ADDRESS: &str = "203.0.113.10";

@@ -245,9 +245,8 @@ mod at_amazon {
     use drivers::aws::{self, Aws};
     use testbed::fake::ec2 as cloud;
     use testbed::fake::sts::Sts;
+    use testbed::moto::KEY;
     use tower::ServiceExt;
-
-    const KEY: &str = "AKIDEXAMPLE";
 
     /// Sends requests for the instance metadata service to one server, and all others to another.
     fn routed(credentials: &Server, account: &Server) -> HttpService {

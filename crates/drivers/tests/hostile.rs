@@ -397,12 +397,13 @@ mod addresses {
     #[cfg(feature = "aws")]
     mod at_amazon {
         use super::*;
-        use drivers::aws::addresses::{self as ec2, Ec2};
-        use drivers::aws::{Aws, Identity};
+        use crate::support::aws;
+        use drivers::aws::addresses::Ec2;
         use testbed::fake::ec2 as cloud;
+        use testbed::moto::KEY;
 
         pub(super) fn account() -> Fake<cloud::Ec2> {
-            let mut account = cloud::Ec2::new("KEY");
+            let mut account = cloud::Ec2::new(KEY);
             account.add_instance_without_address("us-east-1", "i-1");
             account.add_address("us-east-1", ADDRESS);
             account.add_address("us-east-1", OTHER);
@@ -410,9 +411,7 @@ mod addresses {
         }
 
         pub(super) fn driver(service: HttpService) -> Ec2 {
-            let identity = Identity::Keys { id: "KEY".into(), secret: "secret".into() };
-            let aws = Aws::new(service, identity, "", Arc::new(|| 1_767_225_600));
-            Ec2::new(Arc::new(aws), ec2::limits(), Duration::from_secs(1))
+            aws::ec2(service, "secret", Duration::from_secs(1))
         }
 
         pub(super) fn about(region: &str, instance: &str, tag: &str) -> About {
@@ -578,19 +577,15 @@ mod names {
     #[cfg(feature = "aws")]
     #[tokio::test(start_paused = true)]
     async fn hostile_text_does_not_redirect_route53_requests() {
-        use drivers::aws::records::{Route53, limits};
-        use drivers::aws::{Aws, Identity};
         use testbed::fake::route53;
+        use testbed::moto::KEY;
 
         let fake = || {
-            let mut account = route53::Route53::new("KEY");
+            let mut account = route53::Route53::new(KEY);
             account.add_zone("example.com");
             Fake::new(account)
         };
-        let driver = |service| {
-            let identity = Identity::Keys { id: "KEY".into(), secret: "secret".into() };
-            Route53::new(Arc::new(Aws::new(service, identity, "", Arc::new(|| 1_767_225_600))), limits())
-        };
+        let driver = |service| crate::support::aws::route53(service, "secret");
         try_both(DnsProvider::Route53, fake, driver).await;
     }
 

@@ -190,16 +190,16 @@ mod at_route53 {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use drivers::aws::records::{Route53, limits};
-    use drivers::aws::{Aws, Identity};
+    use drivers::aws::records::Route53;
     use drivers::http::{HttpService, with_deadline};
     use drivers::network::network;
     use testbed::fake::route53;
     use testbed::moto::{KEY, Moto};
 
+    use crate::support::aws;
+
     fn driver(service: HttpService) -> Route53 {
-        let identity = Identity::Keys { id: KEY.into(), secret: canary::AWS_SECRET.into() };
-        Route53::new(Arc::new(Aws::new(service, identity, "", Arc::new(|| 1_767_225_600))), limits())
+        aws::route53(service, canary::AWS_SECRET)
     }
 
     fn account() -> (Fake<route53::Route53>, String, Route53) {

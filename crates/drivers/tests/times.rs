@@ -3,7 +3,6 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -82,11 +81,8 @@ async fn pauses(asked: &'static str) -> Vec<(&'static str, Duration)> {
     ];
     #[cfg(feature = "aws")]
     {
-        use drivers::aws::{Aws, Identity};
-        let identity = Identity::Keys { id: "key".into(), secret: "secret".into() };
-        let aws = || Arc::new(Aws::new(busy(), identity.clone(), "", Arc::new(|| 1_767_225_600)));
-        let ec2 = drivers::aws::addresses::Ec2::new(aws(), drivers::aws::addresses::limits(), Duration::MAX);
-        let route53 = drivers::aws::records::Route53::new(aws(), drivers::aws::records::limits());
+        let ec2 = support::aws::ec2(busy(), "secret", Duration::MAX);
+        let route53 = support::aws::route53(busy(), "secret");
         all.push(("aws", pause(list(&ec2, scope(Provider::Aws, "us-east-1")).await)));
         all.push(("route53", pause(read(&route53, DnsProvider::Route53).await)));
     }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::AddressDriver;
-use drivers::aws::addresses::{self as ec2, Ec2};
-use drivers::aws::{Aws, Identity};
+use drivers::aws::addresses::Ec2;
 use drivers::http::{HttpService, with_deadline};
 use drivers::network::network;
 use plan::{Provider, Scope, VmId};
@@ -17,7 +16,7 @@ use testbed::moto::{KEY, Moto};
 use tokio::sync::OnceCell;
 
 use crate::support::canary::AWS_SECRET;
-use crate::support::scope;
+use crate::support::{aws, scope};
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const REGION: &str = "us-east-1";
@@ -35,9 +34,7 @@ pub struct Ours {
 }
 
 fn driver(service: HttpService) -> Ec2 {
-    let identity = Identity::Keys { id: KEY.into(), secret: AWS_SECRET.into() };
-    let now = Arc::new(|| 1_767_225_600);
-    Ec2::new(Arc::new(Aws::new(with_deadline(service), identity, "", now)), ec2::limits(), STALENESS_MAX)
+    aws::ec2(with_deadline(service), AWS_SECRET, STALENESS_MAX)
 }
 
 fn region_of(machine: &str) -> &'static str {

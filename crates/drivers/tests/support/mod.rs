@@ -1,10 +1,12 @@
 //! What several test binaries of the drivers share: the values that they pass to drivers, how a driver reaches a fake
-//! cloud, and how a change is carried out to its end. `canary.rs` has the test secrets, and the search for them in the
-//! log.
+//! cloud, and how a change is carried out to its end. `aws.rs` has the AWS drivers with an access key, `canary.rs` the
+//! test secrets and the search for them in the log.
 //!
 //! Cargo takes each file in `tests` for a test binary, so this module is a folder with a `mod.rs`.
 #![allow(dead_code, reason = "each test binary uses a part of this module")]
 
+#[cfg(feature = "aws")]
+pub mod aws;
 pub mod canary;
 
 use std::time::Duration;
