@@ -1,19 +1,14 @@
-//! The AWS drivers, unchanged, on a fake cloud in virtual time.
-#![cfg(feature = "aws")]
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
-
-mod support;
+//! Elastic IPs of AWS on a fake account.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use drivers::NotSent;
 use drivers::aws::addresses::{self as ec2, Ec2};
 use drivers::aws::{Aws, Identity};
 use drivers::http::{HttpService, is_read, with_deadline};
-use drivers::{AddressDriver, DriverError, Progress, Seconds, Tags};
+use drivers::{AddressDriver, DriverError, NotSent, Progress, Seconds, Tags};
 use http::Request;
 use plan::{Holding, MachineState, Provider, Scope};
 use testbed::fake::faults::{Fault, Rule};
@@ -22,7 +17,7 @@ use testbed::moto::KEY;
 use tokio::time::Instant;
 use tower::ServiceExt;
 
-use support::{address, scope, vm};
+use crate::support::{address, scope, vm};
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
 const REGION: &str = "us-east-1";
