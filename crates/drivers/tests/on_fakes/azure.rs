@@ -14,8 +14,8 @@ use testbed::fake::ledger::{CloudChange, Done};
 use testbed::fake::{Fake, Refusal, azure};
 use tower::ServiceExt;
 
-use crate::TOKEN;
 use crate::support::{address, finish, scope, service, vm};
+use crate::{TOKEN, attach, detach};
 
 const ADDRESS: &str = "203.0.113.20";
 const ONE: &str = "sub/group/one";
@@ -45,13 +45,11 @@ fn holder(fake: &Fake<azure::Azure>) -> Option<String> {
 async fn an_interface_is_written_again_after_a_failed_change() {
     let (fake, driver, scope) = subscription();
     fake.inject(Rule::next("NetworkInterfaces_CreateOrUpdate", Fault::FailLate));
-    let attach =
-        async || finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await;
-    attach().await.unwrap_err();
+    attach(&driver, &scope, ADDRESS, ONE).await.unwrap_err();
     let listing = driver.list(&scope).await.unwrap();
     assert_eq!((listing.get(address(ADDRESS)).holding, holder(&fake)), (Holding::By(vm(ONE)), None));
     assert!(listing.unconfirmed.contains(&address(ADDRESS)));
-    attach().await.unwrap();
+    attach(&driver, &scope, ADDRESS, ONE).await.unwrap();
     assert_eq!(holder(&fake).as_deref(), Some(ONE));
     assert!(driver.list(&scope).await.unwrap().unconfirmed.is_empty());
 }
@@ -60,17 +58,15 @@ async fn an_interface_is_written_again_after_a_failed_change() {
 async fn a_failed_interface_is_written_again_although_not_primary() {
     let (fake, driver, scope) = subscription();
     fake.inject(Rule::next("NetworkInterfaces_CreateOrUpdate", Fault::FailLate));
-    let attach =
-        async || finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await;
-    attach().await.unwrap_err();
+    attach(&driver, &scope, ADDRESS, ONE).await.unwrap_err();
     fake.with(|subscription| {
         subscription.add_interface("a-further-one", "one");
         subscription.make_primary("a-further-one");
     });
     assert!(driver.list(&scope).await.unwrap().unconfirmed.contains(&address(ADDRESS)));
-    attach().await.unwrap();
+    attach(&driver, &scope, ADDRESS, ONE).await.unwrap();
     assert_eq!(holder(&fake).as_deref(), Some(ONE));
-    attach().await.unwrap();
+    attach(&driver, &scope, ADDRESS, ONE).await.unwrap();
     let asked = fake.ledger().asked;
     let written = asked.iter().filter(|asked| asked.line.starts_with("PUT"));
     assert_eq!(written.filter(|asked| asked.line.contains("/one-nic")).count(), 2);
@@ -95,7 +91,7 @@ async fn without_permission_to_read_operations_polling_fails() {
 #[tokio::test(start_paused = true)]
 async fn an_address_on_an_unlisted_interface_is_unknown() {
     let (fake, driver, scope) = subscription();
-    finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+    attach(&driver, &scope, ADDRESS, ONE).await.unwrap();
     fake.with(|subscription| subscription.hides_interfaces = true);
     let holding = driver.list(&scope).await.unwrap().get(address(ADDRESS)).holding;
     let Holding::Unknown(Doubt { why, may_be_on, .. }) = holding else { panic!("{holding:?}") };
@@ -144,11 +140,11 @@ async fn attach_and_detach_keep_all_other_fields_of_an_interface() {
     };
     let before = settable(&fake);
     assert!(!before["properties"]["networkSecurityGroup"]["id"].is_null());
-    finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+    attach(&driver, &scope, ADDRESS, ONE).await.unwrap();
     let held = settable(&fake);
     let primary = &held["properties"]["ipConfigurations"][1];
     assert!(primary["properties"]["publicIPAddress"]["id"].as_str().unwrap().ends_with("/address"));
-    finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+    detach(&driver, &scope, ADDRESS, ONE).await.unwrap();
     assert_eq!(settable(&fake), before);
     let ledger = fake.ledger();
     assert!(ledger.done.iter().all(|done| !done.change.to_string().contains("something else")));
@@ -243,12 +239,12 @@ async fn an_interface_without_its_vm_is_a_holder_and_can_be_detached() {
         subscription.attach_now(ADDRESS, "one");
         subscription.remove_machine_but_not_its_interface("one");
     });
-    let orphan = vm("sub/group/networkinterfaces/one-nic");
+    let orphan = "sub/group/networkinterfaces/one-nic";
     let listing = driver.list(&scope).await.unwrap();
-    assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(orphan.clone()));
+    assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(vm(orphan)));
     let refused = driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
     assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
-    finish(&driver, async || driver.detach(&scope, address(ADDRESS), &orphan).await).await.unwrap();
+    detach(&driver, &scope, ADDRESS, orphan).await.unwrap();
     assert_eq!(driver.list(&scope).await.unwrap().get(address(ADDRESS)).holding, Holding::Free);
 }
 
@@ -256,7 +252,7 @@ async fn an_interface_without_its_vm_is_a_holder_and_can_be_detached() {
 async fn the_primary_interface_gets_the_address() {
     let (fake, driver, scope) = subscription();
     fake.with(|subscription| subscription.add_interface("a-further-one", "one"));
-    finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+    attach(&driver, &scope, ADDRESS, ONE).await.unwrap();
     let asked = fake.ledger().asked;
     let written = asked.iter().find(|asked| asked.line.starts_with("PUT")).unwrap();
     assert!(written.line.contains("/one-nic"), "{}", written.line);
@@ -283,7 +279,7 @@ async fn during_a_change_the_holder_is_unknown() {
 async fn an_operation_is_polled_no_sooner_than_retry_after() {
     let (fake, driver, scope) = subscription();
     let started = tokio::time::Instant::now();
-    finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+    attach(&driver, &scope, ADDRESS, ONE).await.unwrap();
     assert_eq!(fake.ledger().calls()["Operations_Get"], 1);
     assert_eq!(started.elapsed().as_secs(), 10);
 }

@@ -9,8 +9,8 @@ use plan::{Address, Holding, MachineState, Provider, Scope};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Refusal, digitalocean};
 
-use crate::TOKEN;
-use crate::support::{address, finish, scope, service, vm};
+use crate::support::{address, scope, service, vm};
+use crate::{TOKEN, attach, detach};
 
 const ADDRESS: &str = "203.0.113.10";
 
@@ -28,12 +28,12 @@ fn account() -> (Fake<digitalocean::DigitalOcean>, DigitalOcean, Scope) {
 async fn an_address_is_attached_moved_in_one_call_and_detached() {
     let (fake, driver, scope) = account();
     for droplet in ["1", "2"] {
-        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(droplet)).await).await.unwrap();
+        attach(&driver, &scope, ADDRESS, droplet).await.unwrap();
         let listing = driver.list(&scope).await.unwrap();
         assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(vm(droplet)));
     }
     assert_eq!(fake.ledger().calls()["reserved_ips_actions.post"], 2);
-    finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm("2")).await).await.unwrap();
+    detach(&driver, &scope, ADDRESS, "2").await.unwrap();
     let listing = driver.list(&scope).await.unwrap();
     assert_eq!(listing.get(address(ADDRESS)).holding, Holding::Free);
     assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
@@ -136,11 +136,10 @@ async fn f1_a_byoip_address_is_read_separately() {
     assert_eq!((free.holding, free.region.as_deref()), (Holding::Free, Some("nyc3")));
     assert_eq!(listed("192.0.2.99").await.holding, Holding::Missing);
     for droplet in ["1", "2"] {
-        let attached = async || driver.attach(&scope, address(BYOIP), &vm(droplet)).await;
-        finish(&driver, attached).await.unwrap();
+        attach(&driver, &scope, BYOIP, droplet).await.unwrap();
         assert_eq!(listed(BYOIP).await.holding, Holding::By(vm(droplet)));
     }
-    finish(&driver, async || driver.detach(&scope, address(BYOIP), &vm("2")).await).await.unwrap();
+    detach(&driver, &scope, BYOIP, "2").await.unwrap();
     assert_eq!(listed(BYOIP).await.holding, Holding::Free);
     assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
     for fault in [Fault::Refuse(Refusal::Unavailable(503)), Fault::LoseReply] {
@@ -216,7 +215,7 @@ async fn all_byoip_addresses_stay_known_while_one_moves() {
     };
     assert_eq!(unknown().await, 21, "the rest has to wait for the next listing");
     assert_eq!(unknown().await, 0);
-    finish(&driver, async || driver.attach(&scope, address(&brought[69]), &vm("1")).await).await.unwrap();
+    attach(&driver, &scope, &brought[69], "1").await.unwrap();
     assert_eq!(unknown().await, 0, "polling one address forgets none of the others");
 }
 
@@ -279,10 +278,10 @@ async fn an_address_is_unknown_while_an_action_is_in_flight() {
 async fn i22_an_action_that_the_listing_does_not_show_yet_has_not_failed() {
     let (fake, driver, scope) = account();
     fake.with(|account| account.hides_locks = true);
-    let attached = finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm("1")).await).await;
+    let attached = attach(&driver, &scope, ADDRESS, "1").await;
     assert_eq!(attached, Ok(()));
     fake.inject(Rule::next("reserved_ips_actions.post", Fault::FailLate));
-    let failed = finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm("2")).await).await;
+    let failed = attach(&driver, &scope, ADDRESS, "2").await;
     assert!(matches!(failed, Err(DriverError::Conflict(_))), "{failed:?}");
 }
 

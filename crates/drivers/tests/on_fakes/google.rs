@@ -9,8 +9,8 @@ use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::{CloudChange, Done};
 use testbed::fake::{Fake, Refusal, compute};
 
-use crate::TOKEN;
-use crate::support::{address, finish, scope, service, vm};
+use crate::support::{address, scope, service, vm};
+use crate::{TOKEN, attach, detach, replace, restore};
 
 const ADDRESS: &str = "203.0.113.10";
 const ONE: &str = "demo/us-west1-a/one";
@@ -29,11 +29,11 @@ fn project() -> (Fake<compute::Compute>, Compute, Scope) {
 #[tokio::test(start_paused = true)]
 async fn an_address_replaces_the_ephemeral_one_and_moves_by_detaching_first() {
     let (fake, driver, scope) = project();
-    finish(&driver, async || driver.replace(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+    replace(&driver, &scope, ADDRESS, ONE).await.unwrap();
     let listing = driver.list(&scope).await.unwrap();
     assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(vm(ONE)));
-    finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
-    finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
+    detach(&driver, &scope, ADDRESS, ONE).await.unwrap();
+    attach(&driver, &scope, ADDRESS, TWO).await.unwrap();
     let listing = driver.list(&scope).await.unwrap();
     assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(vm(TWO)));
     assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
@@ -46,10 +46,10 @@ async fn an_ephemeral_address_is_replaced_on_request_and_restored() {
     assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Occupied);
     assert_eq!(driver.restore(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
     assert!(own(&fake), "something was changed");
-    finish(&driver, async || driver.replace(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
-    finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+    replace(&driver, &scope, ADDRESS, ONE).await.unwrap();
+    detach(&driver, &scope, ADDRESS, ONE).await.unwrap();
     assert!(!own(&fake));
-    finish(&driver, async || driver.restore(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+    restore(&driver, &scope, ADDRESS, ONE).await.unwrap();
     assert!(own(&fake));
     let gone = vm("demo/us-west1-a/gone");
     assert_eq!(driver.restore(&scope, address(ADDRESS), &gone).await.unwrap(), Progress::Done);
@@ -66,7 +66,7 @@ async fn an_ephemeral_address_that_an_unanswered_request_may_remove_is_not_resto
     let restored = driver.restore(&scope, address(ADDRESS), &vm(ONE)).await;
     assert!(matches!(restored, Err(DriverError::Conflict(_))), "{restored:?}");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    finish(&driver, async || driver.restore(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+    restore(&driver, &scope, ADDRESS, ONE).await.unwrap();
     assert!(fake.with(|project| project.has_ephemeral(ZONE, "one")));
 }
 
@@ -109,15 +109,15 @@ async fn moving_from_a_second_interface_affects_no_other_vm() {
     let listing = driver.list(&scope).await.unwrap();
     assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(vm(ONE)));
     // As the controller does: detach the address, then try one node after the other.
-    finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+    detach(&driver, &scope, ADDRESS, ONE).await.unwrap();
     let mut failed = Vec::new();
     for name in ["three", "four"] {
-        let target = vm(&format!("demo/{ZONE}/{name}"));
-        match finish(&driver, async || driver.replace(&scope, address(ADDRESS), &target).await).await {
+        let target = format!("demo/{ZONE}/{name}");
+        match replace(&driver, &scope, ADDRESS, &target).await {
             Ok(()) => break,
             Err(error) => failed.push(error.to_string()),
         }
-        finish(&driver, async || driver.restore(&scope, address(ADDRESS), &target).await).await.unwrap();
+        restore(&driver, &scope, ADDRESS, &target).await.unwrap();
     }
     println!("ledger: {:#?}", fake.ledger().done);
     assert_eq!(vms_that_lost_ephemeral(&fake), [format!("demo/{ZONE}/three")], "failed: {failed:?}");
@@ -174,19 +174,19 @@ async fn a_ptr_name_is_reported_before_detach_and_set_again() {
         project.attach_now(ADDRESS, ZONE, "two");
         project.set_ptr(ADDRESS, Some("mail.example.com."));
     });
-    let detach = async || driver.detach(&scope, address(ADDRESS), &vm(TWO)).await;
-    assert_eq!(detach().await.unwrap(), Progress::Named("mail.example.com.".into()));
+    let reported = driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+    assert_eq!(reported, Progress::Named("mail.example.com.".into()));
     assert_eq!(fake.with(|project| project.holder(ADDRESS)).as_deref(), Some(TWO), "it was detached");
-    finish(&driver, detach).await.unwrap();
+    detach(&driver, &scope, ADDRESS, TWO).await.unwrap();
     assert_eq!(fake.with(|project| project.holder(ADDRESS)), None);
     let ptr = || fake.with(|project| project.ptr(ADDRESS));
-    finish(&driver, async || driver.replace(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+    replace(&driver, &scope, ADDRESS, ONE).await.unwrap();
     assert_eq!(ptr().as_deref(), Some("mail.example.com."));
 
     // If a person removes the name, it stays removed.
     fake.with(|project| project.set_ptr(ADDRESS, None));
-    finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
-    finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
+    detach(&driver, &scope, ADDRESS, ONE).await.unwrap();
+    attach(&driver, &scope, ADDRESS, TWO).await.unwrap();
     assert_eq!(ptr(), None);
 }
 
@@ -194,7 +194,7 @@ async fn a_ptr_name_is_reported_before_detach_and_set_again() {
 async fn a_ptr_name_stored_by_a_previous_leader_is_set_again() {
     let (fake, driver, scope) = project();
     driver.keep_ptr(address(ADDRESS), "mail.example.com.");
-    finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
+    attach(&driver, &scope, ADDRESS, TWO).await.unwrap();
     assert_eq!(fake.with(|project| project.ptr(ADDRESS)).as_deref(), Some("mail.example.com."));
 }
 
@@ -203,7 +203,7 @@ async fn an_address_is_attached_without_a_refused_ptr_name() {
     let (fake, driver, scope) = project();
     fake.with(|project| _ = project.unverified_domains.insert("example.com".into()));
     driver.keep_ptr(address(ADDRESS), "mail.example.com.");
-    finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
+    attach(&driver, &scope, ADDRESS, TWO).await.unwrap();
     let (holder, ptr) = fake.with(|project| (project.holder(ADDRESS), project.ptr(ADDRESS)));
     assert_eq!((holder.as_deref(), ptr), (Some(TWO), None));
 }
@@ -241,16 +241,14 @@ async fn n19_without_permission_to_get_operations_the_vm_shows_the_outcome() {
     let (fake, driver, scope) = project();
     allow_only(&fake, &[&DOCUMENTED[..], &NEEDED].concat());
     fake.with(|project| project.add_instance_without_address(ZONE, "three"));
-    let three = vm(&format!("demo/{ZONE}/three"));
-    for target in [vm(TWO), three] {
-        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &target).await).await.unwrap();
-        assert_eq!(fake.with(|project| project.holder(ADDRESS)), Some(target.to_string()));
-        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &target).await).await.unwrap();
+    for name in ["two", "three"] {
+        let target = format!("demo/{ZONE}/{name}");
+        attach(&driver, &scope, ADDRESS, &target).await.unwrap();
+        assert_eq!(fake.with(|project| project.holder(ADDRESS)).as_ref(), Some(&target));
+        detach(&driver, &scope, ADDRESS, &target).await.unwrap();
         assert_eq!(fake.with(|project| project.holder(ADDRESS)), None);
-        finish(&driver, async || driver.restore(&scope, address(ADDRESS), &target).await).await.unwrap();
-        assert!(
-            fake.with(|project| project.has_ephemeral(ZONE, target.as_str().rsplit('/').next().unwrap()))
-        );
+        restore(&driver, &scope, ADDRESS, &target).await.unwrap();
+        assert!(fake.with(|project| project.has_ephemeral(ZONE, name)));
     }
     assert_eq!(fake.ledger().calls()["zoneOperations.get"], 1, "a denial is remembered");
     assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
@@ -262,7 +260,7 @@ async fn n19_a_change_that_its_machine_never_shows_times_out() {
     allow_only(&fake, &[&DOCUMENTED[..], &NEEDED].concat());
     fake.inject(Rule::next("instances.addAccessConfig", Fault::FailLate));
     let started = tokio::time::Instant::now();
-    let failed = finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await;
+    let failed = attach(&driver, &scope, ADDRESS, TWO).await;
     let error = failed.unwrap_err();
     assert!(error.to_string().contains("compute.zoneOperations.get"), "{error}");
     assert!((119..125).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
@@ -364,7 +362,7 @@ async fn a_creation_that_can_not_be_read_has_an_unknown_outcome() {
 async fn an_address_of_another_vm_is_not_taken() {
     let (fake, driver, scope) = project();
     fake.with(|project| project.attach_now(ADDRESS, "us-west1-a", "two"));
-    let attached = finish(&driver, async || driver.replace(&scope, address(ADDRESS), &vm(ONE)).await).await;
+    let attached = replace(&driver, &scope, ADDRESS, ONE).await;
     assert!(matches!(attached, Err(DriverError::Conflict(_))), "{attached:?}");
     assert_eq!(fake.with(|project| project.holder(ADDRESS)).as_deref(), Some(TWO));
 }
@@ -385,8 +383,7 @@ async fn an_address_is_attached_in_its_own_network_tier() {
     let (fake, driver, scope) = project();
     fake.with(|project| project.add_standard_address("us-west1", "cheap", "203.0.113.55"));
     driver.list(&scope).await.unwrap();
-    let attach = async || driver.attach(&scope, address("203.0.113.55"), &vm(TWO)).await;
-    finish(&driver, attach).await.unwrap();
+    attach(&driver, &scope, "203.0.113.55", TWO).await.unwrap();
     assert_eq!(fake.with(|project| project.holder("203.0.113.55")).as_deref(), Some(TWO));
 }
 
