@@ -332,7 +332,9 @@ fn sources() -> String {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() {
-                collect(&path, text);
+                if name != "tests" {
+                    collect(&path, text);
+                }
             } else if name.ends_with(".rs") && name != "tests.rs" {
                 let source = std::fs::read_to_string(&path).unwrap();
                 text.push_str(source.split("#[cfg(test)]\nmod tests {").next().unwrap());
