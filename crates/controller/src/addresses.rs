@@ -30,4 +30,6 @@ pub mod reconcile;
 pub mod report;
 pub mod resources;
 pub mod slim;
+#[cfg(test)]
+mod tests;
 pub mod watch;

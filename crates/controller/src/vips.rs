@@ -21,4 +21,6 @@ pub mod names;
 pub mod reconcile;
 mod report;
 pub mod runtime_extension;
+#[cfg(test)]
+mod tests;
 pub mod watch;

@@ -91,8 +91,7 @@ fn cluster(nodes: usize) -> World {
             99 => (Holding::Free, "elsewhere"),
             _ => (Holding::By(vm(pool + position * pools)), "nyc3"),
         };
-        let fact =
-            Fact { holding, region: Some(region.into()), tag: None, is_unconfirmed: false, as_of: Tick(1) };
+        let fact = Fact { region: Some(region.into()), ..Fact::new(holding, Tick(1)) };
         world.set_fact(&scope(), address(number), fact);
     }
     world

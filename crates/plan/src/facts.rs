@@ -70,6 +70,11 @@ pub struct Fact {
 }
 
 impl Fact {
+    /// A fact from a listing that started at `as_of`, without a region or tag.
+    pub fn new(holding: Holding, as_of: Tick) -> Self {
+        Self { holding, region: None, tag: None, is_unconfirmed: false, as_of }
+    }
+
     /// The VM that holds the address.
     pub(crate) fn holder(&self) -> Option<&VmId> {
         match &self.holding {

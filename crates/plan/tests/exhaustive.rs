@@ -77,11 +77,7 @@ fn build(nodes: &[Kind], free: [usize; 2], tenancies: [Tenancy; 2]) -> World {
     let mut add = |owner: usize, holding: Holding, world: &mut World| {
         number += 1;
         let address: Address = format!("203.0.113.{number}").parse().unwrap();
-        world.set_fact(
-            &scope(),
-            address,
-            Fact { holding, region: None, tag: None, is_unconfirmed: false, as_of: Tick(1) },
-        );
+        world.set_fact(&scope(), address, Fact::new(holding, Tick(1)));
         addresses[owner].push(address);
     };
     for owner in [0, 1] {

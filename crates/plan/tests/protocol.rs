@@ -300,11 +300,7 @@ impl Mind {
                 Some(Some(node)) => Holding::By(vm(node)),
             };
             let as_of = Tick(if known.is_since { 9 } else { 1 });
-            world.set_fact(
-                &scope(),
-                address(at),
-                Fact { holding, region: None, tag: None, is_unconfirmed: false, as_of },
-            );
+            world.set_fact(&scope(), address(at), Fact::new(holding, as_of));
         }
         let in_flight = self.in_flight.iter().enumerate().filter_map(|(at, to)| to.map(|to| (at, to)));
         for (at, to) in in_flight {

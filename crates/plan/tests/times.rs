@@ -134,7 +134,7 @@ fn world(times: &Times) -> World {
         world.set_member(&key, &name, Some(Pods::Ready));
     }
     for (number, holding) in [(1, Holding::By(vm(0))), (2, Holding::Free), (3, Holding::Free)] {
-        let fact = Fact { holding, region: None, tag: None, is_unconfirmed: false, as_of: Tick(1) };
+        let fact = Fact::new(holding, Tick(1));
         world.set_fact(&scope(), address(number), fact);
     }
     world.losses.insert(address(1), lost);

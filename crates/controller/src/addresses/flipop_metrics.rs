@@ -168,41 +168,19 @@ mod tests {
 
     use super::*;
     use crate::addresses::metrics::AddressMetrics;
-    use crate::addresses::node::Node;
-    use crate::addresses::resources::floating_ip_pool;
+    use crate::addresses::tests::{key, lines, metrics, ready_nodes};
     use crate::addresses::watch::Observed;
     use crate::kubernetes::decode::Change;
-    use crate::metrics::{Identity, Metrics};
-    use crate::providers::metrics::ProviderMetrics;
     use serde_json::json;
-
-    fn metrics() -> AddressMetrics {
-        let process = Metrics::new(&Identity::default()).unwrap();
-        AddressMetrics::new(process.clone(), ProviderMetrics::new(&process).unwrap()).unwrap()
-    }
-
-    fn key() -> PoolKey {
-        PoolKey { kind: floating_ip_pool::KIND, namespace: "web".into(), name: "pool".into() }
-    }
 
     /// The series of FLIPOP's metrics, without the lines `# HELP` and `# TYPE`.
     fn series(metrics: &AddressMetrics) -> Vec<String> {
-        let text = metrics.process.text().unwrap();
-        text.lines().filter(|line| line.starts_with("flipop_")).map(ToOwned::to_owned).collect()
+        lines(metrics, "flipop_")
     }
 
     /// Three Ready nodes, and a pool with `desiredIPs: 3` and two addresses, one of them on the first node.
     fn index() -> Index {
-        let mut index = Index::default();
-        let node = |number| {
-            let ready = json!({"type": "Ready", "status": "True"});
-            let node = Node::from_json(json!({
-                "metadata": {"name": format!("n{number}")},
-                "spec": {"providerID": format!("digitalocean://{number}")}, "status": {"conditions": [ready]},
-            }));
-            node.into()
-        };
-        index.observe(Observed::Nodes(Change::All((1..=3).map(node).collect())));
+        let mut index = ready_nodes(3);
         let pool = json!({
             "metadata": {"name": "pool", "namespace": "web", "uid": "1", "resourceVersion": "1"},
             "spec": {

@@ -274,20 +274,10 @@ fn count(counters: &IntCounterVec, key: &PoolKey, is_done: bool) {
 mod tests {
     use super::*;
     use crate::addresses::node::Node;
+    use crate::addresses::tests::{lines, metrics};
     use crate::addresses::watch::Observed;
     use crate::kubernetes::decode::Change;
-    use crate::metrics::Identity;
     use serde_json::{Value, json};
-
-    fn metrics() -> AddressMetrics {
-        let process = Metrics::new(&Identity::default()).unwrap();
-        AddressMetrics::new(process.clone(), ProviderMetrics::new(&process).unwrap()).unwrap()
-    }
-
-    fn lines(metrics: &AddressMetrics, beginning: &str) -> Vec<String> {
-        let text = metrics.process.text().unwrap();
-        text.lines().filter(|line| line.starts_with(beginning)).map(ToOwned::to_owned).collect()
-    }
 
     fn observe(index: &mut Index, node: Value, allocation: Value) {
         index.observe(Observed::Nodes(Change::All(vec![Node::from_json(node).into()])));

@@ -33,6 +33,32 @@ impl Clock for SystemClock {
     }
 }
 
+/// A clock for tests: the wall clock stands still, and the test sets the time since the boot.
+#[cfg(test)]
+pub(crate) struct ManualClock(std::sync::Mutex<Duration>);
+
+#[cfg(test)]
+impl ManualClock {
+    pub(crate) fn at(seconds: u64) -> Self {
+        Self(std::sync::Mutex::new(Duration::from_secs(seconds)))
+    }
+
+    pub(crate) fn set(&self, seconds: u64) {
+        *self.0.lock().unwrap() = Duration::from_secs(seconds);
+    }
+}
+
+#[cfg(test)]
+impl Clock for ManualClock {
+    fn wall(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
+
+    fn since_boot(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+}
+
 /// Notices that the machine was suspended. Timers stand still meanwhile, so they don't show how old something is.
 #[derive(Default)]
 pub(crate) struct Suspends(Option<(Duration, Instant)>);
@@ -49,26 +75,15 @@ impl Suspends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
-
-    struct Boot(Mutex<Duration>);
-
-    impl Clock for Boot {
-        fn wall(&self) -> Timestamp {
-            Timestamp::UNIX_EPOCH
-        }
-
-        fn since_boot(&self) -> Duration {
-            *self.0.lock().unwrap()
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_suspend_is_noticed_once() {
-        let (clock, mut suspends) = (Boot(Mutex::default()), Suspends::default());
+        let (clock, mut suspends) = (ManualClock::at(0), Suspends::default());
+        let mut since_boot = 0;
         let mut pass = async |awake, suspended| {
             tokio::time::advance(Duration::from_secs(awake)).await;
-            *clock.0.lock().unwrap() += Duration::from_secs(awake + suspended);
+            since_boot += awake + suspended;
+            clock.set(since_boot);
             suspends.noticed(&clock)
         };
         assert!(!pass(100, 100).await, "nothing is known about the time before");

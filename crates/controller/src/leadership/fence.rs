@@ -111,40 +111,27 @@ pub fn fenced(service: HttpService, fence: Arc<Fence>) -> HttpService {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plan::Timestamp;
-    use std::sync::Mutex;
-
-    struct Stopped(Mutex<Duration>);
-
-    impl Clock for Stopped {
-        fn wall(&self) -> Timestamp {
-            Timestamp::UNIX_EPOCH
-        }
-
-        fn since_boot(&self) -> Duration {
-            *self.0.lock().unwrap()
-        }
-    }
+    use crate::leadership::clock::ManualClock;
 
     #[test]
     fn a_change_may_take_the_rest_of_the_lease_minus_the_margin() {
-        let clock = Arc::new(Stopped(Mutex::new(Duration::from_secs(100))));
+        let clock = Arc::new(ManualClock::at(100));
         let fence = Fence::new(Arc::clone(&clock) as Arc<dyn Clock>);
         assert_eq!(fence.remaining(), None, "a new fence is closed");
         fence.open_until(Duration::from_secs(115));
         assert_eq!(fence.remaining(), Some(Duration::from_secs(14)));
-        *clock.0.lock().unwrap() = Duration::from_secs(114);
+        clock.set(114);
         assert!(fence.runs());
         assert_eq!(fence.remaining(), None, "within the margin");
-        *clock.0.lock().unwrap() = Duration::from_secs(200);
+        clock.set(200);
         assert_eq!(fence.remaining(), None, "expired");
     }
 
     #[test]
     fn a_process_that_was_stopped_for_long_changes_nothing_any_more() {
-        let clock = Arc::new(Stopped(Mutex::new(Duration::from_secs(100))));
+        let clock = Arc::new(ManualClock::at(100));
         let fence = Fence::new(Arc::clone(&clock) as Arc<dyn Clock>);
-        let at = |seconds| *clock.0.lock().unwrap() = Duration::from_secs(seconds);
+        let at = |seconds| clock.set(seconds);
         assert!(fence.runs(), "a standby may be stopped for any time");
         fence.open_until(Duration::from_secs(1_000));
         at(114);
@@ -158,7 +145,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_fence_passes_reads_and_blocks_changes() {
-        let clock = Arc::new(Stopped(Mutex::new(Duration::from_secs(100))));
+        let clock = Arc::new(ManualClock::at(100));
         let fence = Fence::new(clock);
         let answer = |_| async { Ok::<_, BoxError>(http::Response::new(bytes::Bytes::new())) };
         let service = fenced(HttpService::new(tower::service_fn(answer)), Arc::clone(&fence));

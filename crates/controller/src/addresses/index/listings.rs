@@ -105,7 +105,7 @@ impl Index {
                         // This listing comes from the VMs, which show neither region nor tag. A region can't
                         // change, so the known one stays.
                         let region = self.world.fact(scope, *address).and_then(|known| known.region.clone());
-                        let fact = Fact { holding, region, tag: None, is_unconfirmed: false, as_of };
+                        let fact = Fact { region, ..Fact::new(holding, as_of) };
                         self.world.set_fact(scope, *address, fact);
                         continue;
                     }
@@ -169,7 +169,7 @@ impl Index {
     fn hold(&mut self, scope: &Scope, address: Address, holding: Holding, as_of: Tick) {
         let known = self.world.fact(scope, address);
         let (region, tag) = known.map_or((None, None), |known| (known.region.clone(), known.tag.clone()));
-        self.world.set_fact(scope, address, Fact { holding, region, tag, is_unconfirmed: false, as_of });
+        self.world.set_fact(scope, address, Fact { region, tag, ..Fact::new(holding, as_of) });
     }
 }
 

@@ -198,11 +198,7 @@ impl Index {
         }
         let as_of = self.tick();
         let (region, tag) = (Some(Arc::clone(&request.region)), request.tag.clone());
-        self.world.set_fact(
-            scope,
-            address,
-            Fact { holding: Holding::Free, region, tag, is_unconfirmed: false, as_of },
-        );
+        self.world.set_fact(scope, address, Fact { region, tag, ..Fact::new(Holding::Free, as_of) });
         self.adopt(key, address);
     }
 

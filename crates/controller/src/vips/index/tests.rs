@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::vips::tests::served;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
@@ -13,11 +14,6 @@ fn object<K: DeserializeOwned>(value: Value) -> K {
 fn cluster(version: &str, spec: Value) -> Cluster {
     let metadata = json!({"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": version});
     object(json!({"metadata": metadata, "spec": spec}))
-}
-
-fn served(kind: Kind) -> Observed {
-    let named = kube::core::GroupVersionKind::gvk("any", "v1", kind.name());
-    Observed::Served(kind, ApiResource::from_gvk(&named))
 }
 
 #[test]

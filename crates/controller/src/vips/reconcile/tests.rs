@@ -4,28 +4,17 @@
 use std::sync::Mutex;
 
 use kube::client::Body;
-use kube::core::{ApiResource, GroupVersionKind};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tower::BoxError;
 
 use super::*;
 use crate::kubernetes::decode::Change;
+use crate::leadership::clock::ManualClock;
 use crate::metrics::{Identity, Metrics};
 use crate::reconciler::Loop;
 use crate::vips::names::{CLASS, ROLE};
-
-struct Stopped;
-
-impl Clock for Stopped {
-    fn wall(&self) -> Timestamp {
-        Timestamp::UNIX_EPOCH
-    }
-
-    fn since_boot(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-}
+use crate::vips::tests::served;
 
 fn object<K: DeserializeOwned>(name: &str, mut rest: Value) -> K {
     let metadata = json!({"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"});
@@ -43,9 +32,6 @@ fn first_lists(
     pools: Vec<crate::vips::watch::Pool>,
     claims: Vec<crate::vips::watch::Claim>,
 ) -> Vec<Observed> {
-    let served = |kind: Kind| {
-        Observed::Served(kind, ApiResource::from_gvk(&GroupVersionKind::gvk("any", "v1", kind.name())))
-    };
     let cluster = |name: &&str| object(name, json!({"metadata": {"annotations": {CLASS: "k"}}}));
     Kind::ALL
         .into_iter()
@@ -162,7 +148,7 @@ impl Leader {
                 }
             }
         });
-        let clock: Arc<dyn Clock> = Arc::new(Stopped);
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(1));
         let fence = Fence::new(Arc::clone(&clock));
         fence.open_until(Duration::from_secs(3600));
         let Line { to, seen } = Line::default();

@@ -117,7 +117,7 @@ pub(super) fn record() -> RecordName {
 }
 
 pub(super) fn fact(holding: Holding) -> Fact {
-    Fact { holding, region: None, tag: None, is_unconfirmed: false, as_of: Tick(10) }
+    Fact::new(holding, Tick(10))
 }
 
 fn is_address(word: &str) -> bool {

@@ -4,8 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::addresses::node::Node;
-use crate::addresses::resources::floating_ip_pool;
+use crate::addresses::tests::{key, ready_nodes};
 use crate::addresses::watch::Observed;
 use crate::kubernetes::decode::Change;
 use api::floating_ip_pool::FloatingIPPoolStatus;
@@ -15,26 +14,13 @@ use std::time::Duration;
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
-fn key() -> PoolKey {
-    PoolKey { kind: floating_ip_pool::KIND, namespace: "web".into(), name: "pool".into() }
-}
-
 fn scope() -> Scope {
     Scope { provider: Provider::DigitalOcean, account: "".into() }
 }
 
 /// An index with this number of Ready nodes, and a FloatingIPPool with this spec.
 fn index(nodes: usize, mut spec: Value) -> Index {
-    let mut index = Index::default();
-    let node = |number| {
-        let ready = json!({"type": "Ready", "status": "True"});
-        let node = json!({
-            "metadata": {"name": format!("n{number}")},
-            "spec": {"providerID": format!("digitalocean://{number}")}, "status": {"conditions": [ready]},
-        });
-        Node::from_json(node).into()
-    };
-    index.observe(Observed::Nodes(Change::All((1..=nodes).map(node).collect())));
+    let mut index = ready_nodes(nodes);
     spec["provider"] = "digitalocean".into();
     let metadata = json!({"name": "pool", "namespace": "web", "uid": "1", "resourceVersion": "1"});
     let pool = json!({"metadata": metadata, "spec": spec});
