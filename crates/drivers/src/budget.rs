@@ -17,6 +17,9 @@
 //!
 //! If the provider throttles one request (429 or the like), all requests under the same limits wait for the time in
 //! `Retry-After`. Without this header, only requests of the same kind (reads or changes) wait, with exponential backoff.
+//! Some providers report in each response how many requests are left. If fewer are left than this controller's own requests
+//! explain, other clients have sent the rest, and the budget counts those requests too.
+//!
 //! A request that would have to wait for long is not sent at all. Its caller gets the time of its turn instead, because
 //! the decision behind it may be outdated by then.
 
@@ -28,7 +31,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::http::{Request, Response, StatusCode};
+use ::http::{HeaderMap, Request, Response, StatusCode};
 use bytes::Bytes;
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
@@ -44,6 +47,17 @@ pub struct Limit {
     pub counts: fn(&Request<Bytes>) -> bool,
     /// The rate.
     pub rate: Rate,
+    /// Reads from the headers of a response how many requests are left, if the provider reports it.
+    pub quota: Option<fn(&HeaderMap) -> Option<Quota>>,
+}
+
+/// What a provider reports about a limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Quota {
+    /// How many requests are left, for all clients together.
+    pub left: usize,
+    /// The limit for all clients together.
+    pub max: usize,
 }
 
 /// A rate of requests.
@@ -68,13 +82,39 @@ pub enum Rate {
 impl Limit {
     /// At most `requests_max` requests of any kind in any `window`.
     pub fn window(requests_max: usize, window: Duration) -> Self {
-        Self { counts: |_| true, rate: Rate::Window { requests_max, window } }
+        Self::window_for(|_| true, requests_max, window)
+    }
+
+    /// At most `requests_max` requests of one kind in any `window`.
+    pub fn window_for(counts: fn(&Request<Bytes>) -> bool, requests_max: usize, window: Duration) -> Self {
+        Self { counts, rate: Rate::Window { requests_max, window }, quota: None }
     }
 
     /// A token bucket for one kind of requests, with size `burst` and `per_second` new tokens each second.
     pub fn bucket(counts: fn(&Request<Bytes>) -> bool, burst: u32, per_second: u32) -> Self {
         let interval = Duration::from_secs(1) / per_second.max(1);
-        Self { counts, rate: Rate::Bucket { burst, interval } }
+        Self { counts, rate: Rate::Bucket { burst, interval }, quota: None }
+    }
+
+    /// This percentage of the limit, at least one request.
+    pub fn percent(self, percent: u32) -> Self {
+        let part = |max: u64| (max.saturating_mul(u64::from(percent)) / 100).max(1);
+        let rate = match self.rate {
+            Rate::Window { requests_max, window } => {
+                let requests_max = usize::try_from(part(requests_max as u64)).unwrap_or(usize::MAX);
+                Rate::Window { requests_max, window }
+            }
+            Rate::Bucket { burst, interval } => Rate::Bucket {
+                burst: u32::try_from(part(u64::from(burst))).unwrap_or(u32::MAX),
+                interval: interval.saturating_mul(100) / percent.max(1),
+            },
+        };
+        Self { rate, ..self }
+    }
+
+    /// The same limit, of which the provider reports how many requests are left.
+    pub fn reported_by(self, quota: fn(&HeaderMap) -> Option<Quota>) -> Self {
+        Self { quota: Some(quota), ..self }
     }
 }
 
@@ -95,6 +135,9 @@ pub(crate) const BACKOFF_MIN: Duration = Duration::from_secs(1);
 
 /// The maximum pause after a 429. It is short, because the provider may have meant only one kind of request.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// The interval between requests that find out whether the requests of other clients still count.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// The maximum time that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(2);
@@ -196,11 +239,17 @@ pub fn budgeted(service: HttpService, limits: &[Limit], counting: Counting) -> H
                 sent.was_throttled(retry_after(answer.headers()));
             } else if !answer.status().is_server_error() {
                 sent.was_accepted();
+                sent.learn(answer.headers());
             }
             Ok(answer)
         }
     };
     HttpService::new(tower::service_fn(send))
+}
+
+/// A header with a number.
+pub fn number(headers: &HeaderMap, name: &str) -> Option<usize> {
+    headers.get(name)?.to_str().ok()?.trim().parse().ok()
 }
 
 /// The part of a request's path that follows the part with this name, or an empty text.
@@ -274,6 +323,18 @@ impl Sent {
             }
         }
     }
+
+    /// Learns from a response how many requests other clients have sent.
+    fn learn(&self, headers: &HeaderMap) {
+        let (mut limits, now) = (self.budget.limits(), Instant::now());
+        for at in &self.counted {
+            let Kept { quota, used, .. } = &mut limits[*at];
+            if let Some(quota) = quota.and_then(|quota| quota(headers)) {
+                used.forget_before(now);
+                used.reported(quota, now);
+            }
+        }
+    }
 }
 
 /// What a limit knows about throttled requests of one kind.
@@ -316,6 +377,7 @@ impl Drop for Sent {
 /// A limit and its current use.
 struct Kept {
     counts: fn(&Request<Bytes>) -> bool,
+    quota: Option<fn(&HeaderMap) -> Option<Quota>>,
     used: Used,
     /// For each kind of request, see [`kind`].
     throttles: [Throttle; 2],
@@ -324,19 +386,53 @@ struct Kept {
 }
 
 enum Used {
-    /// When the responses of this window arrived, the oldest first, and the number of requests in flight.
-    Window { requests_max: usize, window: Duration, answered: VecDeque<Instant>, in_flight: usize },
+    /// When the responses of this window arrived, the oldest first; the number of requests in flight; and the requests of
+    /// other clients.
+    Window {
+        requests_max: usize,
+        window: Duration,
+        answered: VecDeque<Instant>,
+        in_flight: usize,
+        others: Option<Others>,
+    },
     /// When the bucket will be full again, and the number of requests in flight.
     Bucket { burst: u32, interval: Duration, full_at: Instant, in_flight: u32 },
 }
 
+/// Requests that other clients have sent, according to the last response.
+#[derive(Clone, Copy)]
+struct Others {
+    count: usize,
+    reported_at: Instant,
+}
+
+impl Others {
+    /// When a request that they delay may be sent. They may stop counting at any time, and only another response shows
+    /// that. So after a while one request at a time is sent.
+    fn allow_at(&self, waiting: usize, is_any_in_flight: bool, now: Instant) -> Option<Instant> {
+        let ends = later(self.reported_at, PAUSE_MAX);
+        let behind = PROBE_EVERY.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
+        let turn = later(ends.max(now), behind);
+        match is_any_in_flight {
+            true => Some(turn.max(later(now, PROBE_EVERY))),
+            false => Some(turn).filter(|turn| *turn > now),
+        }
+    }
+}
+
 impl Budget {
     fn new(limits: &[Limit]) -> Self {
-        let kept = limits.iter().map(|Limit { counts, rate }| {
+        let kept = limits.iter().map(|Limit { counts, rate, quota }| {
             let used = match *rate {
                 Rate::Window { requests_max, window } => {
                     let window = window.saturating_add(JITTER);
-                    Used::Window { requests_max, window, answered: VecDeque::new(), in_flight: 0 }
+                    Used::Window {
+                        requests_max,
+                        window,
+                        answered: VecDeque::new(),
+                        in_flight: 0,
+                        others: None,
+                    }
                 }
                 Rate::Bucket { burst, interval } => {
                     let together = JITTER.as_nanos() / interval.as_nanos().max(1);
@@ -344,7 +440,13 @@ impl Budget {
                     Used::Bucket { burst, interval, full_at: Instant::now(), in_flight: 0 }
                 }
             };
-            Kept { counts: *counts, used, throttles: Default::default(), promised: Default::default() }
+            Kept {
+                counts: *counts,
+                left: *left,
+                used,
+                throttles: Default::default(),
+                promised: Default::default(),
+            }
         });
         Self { limits: Arc::new(Mutex::new(kept.collect())) }
     }
@@ -428,7 +530,8 @@ impl Used {
     /// Drops what no longer counts at `now`.
     fn forget_before(&mut self, now: Instant) {
         match self {
-            Self::Window { window, answered, .. } => {
+            Self::Window { window, answered, others, .. } => {
+                others.take_if(|others| later(others.reported_at, *window) <= now);
                 while answered.front().is_some_and(|at| later(*at, *window) <= now) {
                     answered.pop_front();
                 }
@@ -442,7 +545,9 @@ impl Used {
     /// Whether a request counts, in flight or answered.
     fn counts_any(&self, now: Instant) -> bool {
         match self {
-            Self::Window { answered, in_flight, .. } => *in_flight > 0 || !answered.is_empty(),
+            Self::Window { answered, in_flight, others, .. } => {
+                *in_flight > 0 || !answered.is_empty() || others.is_some()
+            }
             Self::Bucket { full_at, in_flight, .. } => *in_flight > 0 || *full_at > now,
         }
     }
@@ -452,14 +557,23 @@ impl Used {
         let leaves = |max: usize, leaves: [usize; RANKS]| max.saturating_mul(leaves[priority.rank()]) / 100;
         let allowed = |max: usize, of: [usize; RANKS]| max.saturating_sub(leaves(max, of)).max(1);
         match self {
-            Self::Window { requests_max, window, answered, in_flight } => {
-                let (allowed, used) = (allowed(*requests_max, LEAVES_OF_WINDOW), answered.len() + in_flight);
-                let over = used.min(allowed).saturating_add(waiting).checked_sub(allowed)?;
-                // A request sent at its turn stops counting one window later, which is the turn of the next one.
-                let rounds = u32::try_from(over / allowed).unwrap_or(u32::MAX);
-                let behind = used.saturating_sub(allowed) + over % allowed;
-                let answer = answered.get(behind).copied().or((behind < used).then_some(now));
-                answer.map(|at| later(at, window.saturating_mul(rounds.saturating_add(1))))
+            Self::Window { requests_max, window, answered, in_flight, others } => {
+                let (allowed, own) = (allowed(*requests_max, LEAVES_OF_WINDOW), answered.len() + in_flight);
+                let turn = |used: usize| {
+                    let over = used.min(allowed).saturating_add(waiting).checked_sub(allowed)?;
+                    // A request sent at its turn stops counting one window later, which is the turn of the next one.
+                    let rounds = u32::try_from(over / allowed).unwrap_or(u32::MAX);
+                    let behind = used.saturating_sub(allowed) + over % allowed;
+                    let answer = answered.get(behind).copied().or((behind < used).then_some(now));
+                    answer.map(|at| later(at, window.saturating_mul(rounds.saturating_add(1))))
+                };
+                let alone = turn(own);
+                match others {
+                    Some(others) if turn(own.saturating_add(others.count)) > alone => {
+                        alone.max(others.allow_at(waiting, *in_flight > 0, now))
+                    }
+                    _ => alone,
+                }
             }
             Self::Bucket { burst, interval, full_at, .. } => {
                 let before = u32::try_from(waiting).unwrap_or(u32::MAX);
@@ -468,6 +582,22 @@ impl Used {
                 let allowed = allowed(*burst as usize, LEAVES_OF_BUCKET);
                 let may_be_taken = interval.saturating_mul(u32::try_from(allowed).unwrap_or(u32::MAX));
                 (taken > may_be_taken).then(|| later(now, taken.saturating_sub(may_be_taken)))
+            }
+        }
+    }
+
+    /// Notes what a response reports.
+    fn reported(&mut self, Quota { left, max }: Quota, now: Instant) {
+        match self {
+            Self::Window { requests_max, answered, in_flight, others, .. } => {
+                let used = max.min(*requests_max).saturating_sub(left);
+                let count = used.saturating_sub(answered.len() + *in_flight);
+                *others = (count > 0).then_some(Others { count, reported_at: now });
+            }
+            Self::Bucket { burst, interval, full_at, .. } => {
+                let taken = u32::try_from(max).unwrap_or(u32::MAX).min(*burst);
+                let taken = taken.saturating_sub(u32::try_from(left).unwrap_or(u32::MAX));
+                *full_at = (*full_at).max(later(now, interval.saturating_mul(taken)));
             }
         }
     }

@@ -104,11 +104,12 @@ pub struct Services {
 /// Creates the drivers on the clouds' services, with the controller's default rate limits.
 pub fn drivers(services: Services, now: &Seconds) -> Drivers {
     let Services { compute, ocean, zones, azure, ec2, route53 } = services;
-    let minute = |requests_max| Limit::window(requests_max, Duration::from_secs(60));
-    let hour = Limit::window(drivers::digitalocean::addresses::REQUESTS_PER_HOUR, Duration::from_secs(3_600));
-    let limits = [minute(drivers::google::addresses::REQUESTS_PER_MINUTE)];
+    let limits = [Limit::window(drivers::google::addresses::REQUESTS_PER_MINUTE, Duration::from_secs(60))];
     let compute = budgeted(compute, &limits, drivers::google::addresses::counting());
-    let limits = [minute(drivers::digitalocean::addresses::REQUESTS_PER_MINUTE), hour];
+    let limits = drivers::digitalocean::addresses::limits(
+        drivers::digitalocean::addresses::REQUESTS_PER_MINUTE,
+        drivers::digitalocean::addresses::REQUESTS_PER_HOUR,
+    );
     let ocean = budgeted(ocean, &limits, Counting::default());
     let token = || tokens::fixed(TOKEN);
     let compute: Arc<dyn AddressDriver> =
@@ -116,9 +117,9 @@ pub fn drivers(services: Services, now: &Seconds) -> Drivers {
     let url = "http://digitalocean.invalid";
     let records: Arc<dyn RecordDriver> = Arc::new(Records::new(ocean.clone(), url, token()));
     let ocean: Arc<dyn AddressDriver> = Arc::new(DigitalOcean::new(ocean, url, token()));
-    let five_minutes =
-        Limit::window(drivers::cloudflare::records::REQUESTS_PER_FIVE_MINUTES, Duration::from_secs(300));
-    let zones = budgeted(zones, &[five_minutes], Counting::default());
+    let limits =
+        drivers::cloudflare::records::limits(drivers::cloudflare::records::REQUESTS_PER_FIVE_MINUTES);
+    let zones = budgeted(zones, &limits, Counting::default());
     let zones: Arc<dyn RecordDriver> =
         Arc::new(Cloudflare::new(zones, "http://cloudflare.invalid/client/v4", token()));
     let limits = drivers::azure::addresses::limits();

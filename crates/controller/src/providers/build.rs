@@ -51,7 +51,8 @@ pub fn drivers(
     let mut drivers = Drivers::default();
     match tokens::google() {
         Ok(tokens) => {
-            let limits = [per_minute(settings.google_requests_per_minute)];
+            let minute = Duration::from_secs(60);
+            let limits = [Limit::window(settings.google_requests_per_minute, minute)];
             let service = budgeted(service.clone(), &limits, ::drivers::google::addresses::counting());
             let driver = Compute::new(service, &settings.google_compute_custom_endpoint, tokens);
             drivers.addresses.insert(Provider::Gcp, Arc::new(driver));
@@ -63,9 +64,10 @@ pub fn drivers(
     drivers.addresses.insert(Provider::Azure, Arc::new(azure(settings, service, open)));
     let token = secret(&settings.digitalocean_access_token_file, &settings.digitalocean_access_token);
     if let Some(tokens) = token {
-        let hour = Duration::from_secs(3_600);
-        let per_hour = Limit::window(settings.digitalocean_requests_per_hour, hour);
-        let limits = [per_minute(settings.digitalocean_requests_per_minute), per_hour];
+        let limits = ::drivers::digitalocean::addresses::limits(
+            settings.digitalocean_requests_per_minute,
+            settings.digitalocean_requests_per_hour,
+        );
         let service = budgeted(service.clone(), &limits, Counting::default());
         let url = &settings.digitalocean_api_url;
         let records = Records::new(service.clone(), url, Arc::clone(&tokens));
@@ -73,10 +75,9 @@ pub fn drivers(
         drivers.addresses.insert(Provider::DigitalOcean, Arc::new(DigitalOcean::new(service, url, tokens)));
     }
     if let Some(tokens) = secret(&settings.cloudflare_token_file, &settings.cloudflare_token) {
-        let window = Duration::from_secs(300);
-        let limit = Limit::window(settings.cloudflare_requests_per_five_minutes, window);
+        let limits = ::drivers::cloudflare::records::limits(settings.cloudflare_requests_per_five_minutes);
         let driver = Cloudflare::new(
-            budgeted(service.clone(), &[limit], Counting::default()),
+            budgeted(service.clone(), &limits, Counting::default()),
             &settings.cloudflare_api_url,
             tokens,
         );
@@ -87,9 +88,12 @@ pub fn drivers(
         // The AWS SDK looks for credentials only at the first request, so this driver always exists.
         let aws = Aws::new(service.clone(), aws::Identity::Found, &settings.aws_region, wall_seconds());
         let aws = Arc::new(aws.at(settings.aws_endpoint_url.as_deref()));
-        let names = Route53::new(Arc::clone(&aws), ::drivers::aws::records::limits());
-        let ec2 =
-            Ec2::new(aws, ::drivers::aws::addresses::limits(), ::drivers::aws::addresses::STALENESS_MAX);
+        let part = |limits: Vec<Limit>| -> Vec<Limit> {
+            limits.into_iter().map(|limit| limit.percent(settings.aws_requests_percent)).collect()
+        };
+        let names = Route53::new(Arc::clone(&aws), part(::drivers::aws::records::limits()));
+        let limits = part(::drivers::aws::addresses::limits());
+        let ec2 = Ec2::new(aws, limits, ::drivers::aws::addresses::STALENESS_MAX);
         drivers.addresses.insert(Provider::Aws, Arc::new(ec2));
         drivers.records.insert(DnsProvider::Route53, Arc::new(names));
     }
@@ -125,7 +129,8 @@ fn azure(settings: &Settings, service: &HttpService, open: &HttpService) -> Azur
     };
     let url = &settings.azure_resource_manager_endpoint;
     let tokens = identity::tokens(identity, open.clone(), url);
-    let limits = drivers::azure::addresses::limits();
+    let limits =
+        drivers::azure::addresses::limits().map(|limit| limit.percent(settings.azure_requests_percent));
     let service = budgeted(service.clone(), &limits, drivers::azure::addresses::counting());
     Azure::new(service, url, tokens, given(&settings.azure_resource_group))
 }
@@ -140,10 +145,6 @@ fn secret(file: &Option<PathBuf>, variable: &Option<Secret>) -> Option<Arc<dyn T
 /// The time for signatures, in seconds since the epoch.
 fn wall_seconds() -> Seconds {
     Arc::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()))
-}
-
-fn per_minute(requests_max: usize) -> Limit {
-    Limit::window(requests_max, Duration::from_secs(60))
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ use super::calls::{LOCKED, NETWORK_API, ended, explain, network_list, path_of, r
 use super::ids::{ResourceId, is_same};
 use super::interface::{Interface, State};
 use crate::address::CHANGING;
-use crate::budget::{Counting, Limit, Rate, part_after};
+use crate::budget::{Counting, Limit, Quota, number, part_after};
 use crate::error::{check_tag, not_held_by};
 use crate::http::{HttpService, JsonApi, Path, contains, retry_after, unreadable, unseen};
 use crate::times::later;
@@ -97,11 +97,18 @@ pub fn limits() -> [Limit; 4] {
     let is_write = |request: &Request<Bytes>| request.method() != Method::GET;
     let window = Duration::from_secs(300);
     [
-        Limit::bucket(is_read, 250, 25),
-        Limit::bucket(is_write, 200, 10),
-        Limit { counts: is_read, rate: Rate::Window { requests_max: 10_000, window } },
-        Limit { counts: is_write, rate: Rate::Window { requests_max: 1_000, window } },
+        Limit::bucket(is_read, 250, 25)
+            .reported_by(|headers| quota(headers, "x-ms-ratelimit-remaining-subscription-reads", 250)),
+        Limit::bucket(is_write, 200, 10)
+            .reported_by(|headers| quota(headers, "x-ms-ratelimit-remaining-subscription-writes", 200)),
+        Limit::window_for(is_read, 10_000, window),
+        Limit::window_for(is_write, 1_000, window),
     ]
+}
+
+/// What a response reports about a limit of `max` requests.
+fn quota(headers: &HeaderMap, name: &str, max: usize) -> Option<Quota> {
+    Some(Quota { left: number(headers, name)?, max })
 }
 
 /// The path of the operation that a request started, if the response has a link to it.

@@ -43,6 +43,29 @@ async fn no_window_contains_more_requests_than_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_percentage_of_a_limit_allows_that_part_of_it() {
+    let sent_in_a_minute = async |limit: Limit| {
+        let (budget, began) = (budget(limit), Instant::now());
+        let mut sent = 0;
+        while began.elapsed() < Duration::from_secs(60) {
+            match budget.take(&request("POST"), URGENT).await {
+                Ok(_) => sent += 1,
+                Err(NotSent { wait }) => tokio::time::sleep(wait).await,
+            }
+        }
+        sent
+    };
+    let window = Limit::window(10, Duration::from_secs(60));
+    assert_eq!(sent_in_a_minute(window.percent(50)).await, 5);
+    assert_eq!(sent_in_a_minute(window.percent(1)).await, 1, "at least one");
+    let bucket = Limit::bucket(|_| true, 100, 10);
+    let of = [25, 100, 200].map(|percent| sent_in_a_minute(bucket.percent(percent)));
+    let [quarter, whole, double] = futures::future::join_all(of).await.try_into().unwrap();
+    assert!((170..=176).contains(&quarter) && (690..=696).contains(&whole), "{quarter} {whole}");
+    assert!((1_385..=1_391).contains(&double), "{double}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_bucket_allows_its_burst_at_once_and_then_its_refill_rate() {
     let budget = budget(Limit::bucket(|_| true, 50, 5));
     let started = Instant::now();
@@ -185,6 +208,68 @@ async fn throttled_requests_of_one_burst_count_once() {
     tokio::time::sleep(Duration::from_millis(600)).await;
     take().ok().unwrap().was_throttled(None);
     assert_eq!(take().err().map(|at| at - Instant::now()), Some(Duration::from_secs(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_other_clients_count_until_a_response_shows_fewer() {
+    let left = Arc::new(Mutex::new(0));
+    let shown = Arc::clone(&left);
+    let answer = move |_: Request<Bytes>| {
+        let left = shown.lock().unwrap().to_string();
+        std::future::ready(Ok(::http::Response::builder().header("left", left).body(Bytes::new()).unwrap()))
+    };
+    let limit = Limit::window(100, Duration::from_secs(3_600))
+        .reported_by(|headers| Some(Quota { left: number(headers, "left")?, max: 100 }));
+    let service = budgeted(HttpService::new(tower::service_fn(answer)), &[limit], Counting::default());
+    // Sends a request, after which this many are left. Returns how long it would have to wait if it is not sent.
+    let ask = async |urgency, left_after| {
+        *left.lock().unwrap() = left_after;
+        let asked = with_haste(urgency, service.clone().oneshot(request("PUT"))).await;
+        asked.err().map(|error| error.downcast_ref::<NotSent>().unwrap().wait.as_secs())
+    };
+    assert_eq!(ask(Urgency::Ordinary, 2).await, None);
+    assert_eq!(ask(Urgency::Ordinary, 1).await, Some(60), "the rest is for urgent requests");
+    assert_eq!(ask(Urgency::Urgent, 1).await, None);
+    assert_eq!(ask(Urgency::Urgent, 0).await, None);
+    assert_eq!(ask(Urgency::Urgent, 0).await, Some(60), "none is left");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(ask(Urgency::Urgent, 50).await, None, "it finds out that the other requests no longer count");
+    assert_eq!(ask(Urgency::Ordinary, 49).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_at_a_time_finds_out_what_is_left() {
+    let budget = budget(
+        Limit::window(10, Duration::from_secs(3_600)).reported_by(|_| Some(Quota { left: 0, max: 10 })),
+    );
+    let take = || budget.try_take(&request("PUT"), URGENT, Instant::now());
+    take().ok().unwrap().learn(&HeaderMap::new());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let first = take().ok();
+    assert_eq!(take().err().map(|at| at - Instant::now()), Some(Duration::from_secs(1)));
+    drop(first);
+    assert!(take().is_ok(), "the response said nothing");
+    tokio::time::sleep(Duration::from_secs(3_601)).await;
+    let sent: Vec<_> = (0..20).map_while(|_| take().ok()).collect();
+    assert_eq!(sent.len(), 10, "after a whole window nothing of the report counts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_above_that_of_the_provider_keeps_no_reserve_of_it() {
+    let limit = Limit::window(1_000_000, Duration::from_secs(3_600));
+    let budget = budget(limit.reported_by(|_| Some(Quota { left: 10, max: 5_000 })));
+    let take = || budget.try_take(&request("PUT"), ORDINARY, Instant::now());
+    take().ok().unwrap().learn(&HeaderMap::new());
+    assert!(take().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_that_other_clients_took_are_missing_in_a_bucket() {
+    let budget = budget(Limit::bucket(|_| true, 100, 10).reported_by(|_| Some(Quota { left: 20, max: 100 })));
+    let take = || budget.try_take(&request("PUT"), URGENT, Instant::now());
+    take().ok().unwrap().learn(&HeaderMap::new());
+    let sent: Vec<_> = (0..100).map_while(|_| take().ok()).collect();
+    assert!((15..=20).contains(&sent.len()), "{}", sent.len());
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::Method;
+use ::http::{HeaderMap, Method};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use plan::{Address, PoolKey, RecordName, RecordSet};
@@ -26,6 +26,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::DriverError;
+use crate::budget::{Limit, Quota};
 use crate::http::{HttpService, JsonApi, Path, Refused, unreadable};
 use crate::record::{Difference, RecordChange, RecordDriver};
 use crate::tokens::Tokens;
@@ -39,6 +40,19 @@ pub const CALLS: &[&str] = &["zones.list", "dns.records.list", "dns.records.batc
 /// The rate limit of the driver: half of what Cloudflare allows for each user, which is 1,200 requests in five minutes,
 /// including those in the dashboard.
 pub const REQUESTS_PER_FIVE_MINUTES: usize = 600;
+
+/// The rate limit of a user. Cloudflare reports in each response how many requests are left.
+pub fn limits(per_five_minutes: usize) -> [Limit; 1] {
+    fn quota(headers: &HeaderMap) -> Option<Quota> {
+        let part = |name: &str, part: &str| -> Option<usize> {
+            let header = headers.get(name)?.to_str().ok()?;
+            header.split(';').find_map(|found| found.trim().strip_prefix(part))?.parse().ok()
+        };
+        // Such as `"default";r=50;t=30` and `"default";q=1200;w=300`.
+        Some(Quota { left: part("ratelimit", "r=")?, max: part("ratelimit-policy", "q=")? })
+    }
+    [Limit::window(per_five_minutes, Duration::from_secs(300)).reported_by(quota)]
+}
 
 /// The maximum number of changes in one request.
 const BATCH_MAX: usize = 200;

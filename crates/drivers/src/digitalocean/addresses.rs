@@ -40,6 +40,7 @@ use tokio::time::Instant;
 
 use super::bodies::{Droplet, Made, One, Project, ReservedIp, Started};
 use super::calls::{explain, list_pages};
+use crate::budget::{Limit, Quota, number};
 use crate::error::{check_tag, not_held_by};
 use crate::http::{HttpService, JsonApi, Path, unreadable};
 use crate::tokens::Tokens;
@@ -66,6 +67,15 @@ pub const REQUESTS_PER_MINUTE: usize = 250;
 
 /// See [`REQUESTS_PER_MINUTE`].
 pub const REQUESTS_PER_HOUR: usize = 5_000;
+
+/// The rate limits of an account. DigitalOcean reports in each response how many requests are left in the hour.
+pub fn limits(per_minute: usize, per_hour: usize) -> [Limit; 2] {
+    let hour = Limit::window(per_hour, Duration::from_secs(3_600)).reported_by(|headers| {
+        let left = number(headers, "ratelimit-remaining")?;
+        Some(Quota { left, max: number(headers, "ratelimit-limit")? })
+    });
+    [Limit::window(per_minute, Duration::from_secs(60)), hour]
+}
 
 /// How long the driver waits before it lists projects again after the token was denied. Somebody may change the token.
 const DENIED_FOR: Duration = Duration::from_secs(600);
