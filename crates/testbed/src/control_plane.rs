@@ -195,7 +195,10 @@ impl ControlPlane {
 
     /// Writes a kubeconfig for a ServiceAccount, with a token from the apiserver.
     pub fn kubeconfig_for(&self, namespace: &str, service_account: &str) -> Result<PathBuf> {
-        let output = self.kubectl().args(["create", "token", "-n", namespace, service_account]).output()?;
+        let output = self
+            .kubectl()
+            .args(["create", "token", "--duration=24h", "-n", namespace, service_account])
+            .output()?;
         ensure!(
             output.status.success(),
             "failed to create a token for {namespace}/{service_account}: {}",

@@ -187,7 +187,10 @@ impl Index {
                 return Some(Observed::Listed(kind, began));
             }
         }
-        self.know(kind);
+        self.note_listed(kind);
+        if self.count_newly_listed(Some(until)) {
+            return Some(Observed::Listed(kind, began));
+        }
         self.freshness.listed(kind, began, Instant::now());
         None
     }
@@ -239,18 +242,19 @@ impl Index {
         self.freshness.heard(kind, Instant::now());
     }
 
-    /// Notes that all objects of a kind are in the cache.
+    /// Notes that all objects of a kind are in the cache, and counts the pods of the objects that waited for it.
     fn know(&mut self, kind: Kind) {
+        self.note_listed(kind);
+        self.count_newly_listed(None);
+    }
+
+    fn note_listed(&mut self, kind: Kind) {
         self.known.insert(kind);
         let has_labels = kind == Kind::Pods && self.pods_listing_for > self.pods_listed_for;
         if has_labels {
             self.pods_listed_for = self.pods_listing_for;
         }
-        let is_first = self.listed.insert(kind);
-        if is_first || has_labels {
-            self.count_newly_listed();
-        }
-        if is_first && kind == Kind::Nodes {
+        if self.listed.insert(kind) && kind == Kind::Nodes {
             self.choose_accounts_again();
         }
     }
@@ -268,18 +272,23 @@ impl Index {
         }
     }
 
-    /// Counts the pods of each object for which all needed kinds have now been listed.
-    fn count_newly_listed(&mut self) {
+    /// Counts the pods of objects for which all needed kinds have now been listed. Returns whether some objects remain
+    /// when the time is over: each has to be compared with all nodes.
+    fn count_newly_listed(&mut self, until: Option<Instant>) -> bool {
         let is_due = |(key, tracked): &(&PoolKey, &Tracked)| {
             !tracked.is_counted && self.can_count(key, &tracked.selection)
         };
         let due: Vec<_> = self.objects.iter().filter(is_due).map(|(key, _)| key.clone()).collect();
-        for key in due {
-            if let Some(tracked) = self.objects.get_mut(&key) {
+        for (at, key) in due.iter().enumerate() {
+            if at > 0 && until.is_some_and(|until| Instant::now() >= until) {
+                return true;
+            }
+            if let Some(tracked) = self.objects.get_mut(key) {
                 tracked.is_counted = true;
             }
-            self.recount(&key);
+            self.recount(key);
         }
+        false
     }
 
     /// Passes the start of each NotReady node's grace period to the planner. `wall` is the current time.

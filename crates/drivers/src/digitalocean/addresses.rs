@@ -42,7 +42,7 @@ use super::bodies::{Droplet, Made, One, Project, ReservedIp, Started};
 use super::calls::{explain, list_pages};
 use crate::budget::{Limit, Quota, number};
 use crate::error::{check_tag, not_held_by};
-use crate::http::{HttpService, JsonApi, Path, unreadable};
+use crate::http::{HttpService, JsonApi, Path};
 use crate::tokens::Tokens;
 use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Properties, Tags};
 
@@ -187,12 +187,9 @@ impl DigitalOcean {
     /// Reads every reserved IP that DigitalOcean lists.
     async fn list_reserved(&self) -> Result<Vec<(Address, ReservedIp)>, DriverError> {
         let name = "reserved_ips.list";
-        let mut all = Vec::new();
-        for item in list_pages(&self.api, name, &Path::new("v2/reserved_ips?", &[]), "reserved_ips").await? {
-            let found: ReservedIp = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
-            all.push((found.address(name)?, found));
-        }
-        Ok(all)
+        let path = Path::new("v2/reserved_ips?", &[]);
+        let listed: Vec<ReservedIp> = list_pages(&self.api, name, &path, "reserved_ips").await?;
+        listed.into_iter().map(|found| Ok((found.address(name)?, found))).collect()
     }
 
     /// Makes a listing of the listed and the separately read addresses.
@@ -282,14 +279,10 @@ impl DigitalOcean {
 
     async fn read_projects(&self, projects: &mut Projects) -> Result<(), DriverError> {
         let name = "projects.list";
-        let listed = list_pages(&self.api, name, &Path::new("v2/projects?", &[]), "projects").await;
+        let path = Path::new("v2/projects?", &[]);
+        let listed: Result<Vec<Project>, _> = list_pages(&self.api, name, &path, "projects").await;
         projects.denied = matches!(listed, Err(DriverError::Denied { .. })).then(Instant::now);
-        let mut names = BTreeMap::new();
-        for item in listed? {
-            let found: Project = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
-            names.insert(found.id, found.name.into());
-        }
-        projects.names = Some(names);
+        projects.names = Some(listed?.into_iter().map(|found| (found.id, found.name.into())).collect());
         Ok(())
     }
 
@@ -364,12 +357,11 @@ impl DigitalOcean {
         // DigitalOcean lists droplets with GPUs only on request.
         let paths = ["v2/droplets?", "v2/droplets?type=gpus&"].map(|path| Path::new(path, &[]));
         let mut machines = BTreeMap::new();
-        let mut items = Vec::new();
+        let mut droplets: Vec<Droplet> = Vec::new();
         for path in paths {
-            items.extend(list_pages(&self.api, name, &path, "droplets").await?);
+            droplets.extend(list_pages(&self.api, name, &path, "droplets").await?);
         }
-        for item in items {
-            let found: Droplet = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
+        for found in droplets {
             let state = match found.status.as_deref() {
                 Some("off" | "archive") => MachineState::Stopped,
                 _ => MachineState::Running,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ::http::Method;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::DriverError;
@@ -22,13 +23,14 @@ pub(super) const RETRY_AFTER_DEFAULT: Duration = BACKOFF_MIN;
 
 /// Reads all pages of a listing. If the listing changes between two pages, an item can get lost and would look as if it
 /// did not exist. So the number of items must match the total that DigitalOcean reports. `path` must end with `?` or
-/// `&`, because query parameters are appended to it.
-pub(super) async fn list_pages(
+/// `&`, because query parameters are appended to it. Keeps only the fields of `T`: DigitalOcean sends a whole droplet with
+/// each of its addresses.
+pub(super) async fn list_pages<T: DeserializeOwned>(
     api: &JsonApi,
     name: &str,
     path: &Path,
     items: &str,
-) -> Result<Vec<Value>, DriverError> {
+) -> Result<Vec<T>, DriverError> {
     let mut all = Vec::new();
     let mut total = None;
     for page in 1..=PAGES_MAX {
@@ -37,7 +39,9 @@ pub(super) async fn list_pages(
         let Some(Value::Array(found)) = answer.get_mut(items).map(Value::take) else {
             return Err(unreadable(name, &"it has no items"));
         };
-        all.extend(found);
+        for item in found {
+            all.push(serde_json::from_value(item).map_err(|error| unreadable(name, &error))?);
+        }
         let reported = answer["meta"]["total"].as_u64();
         if reported.is_none() || total.is_some_and(|total| Some(total) != reported) {
             return Err(unreadable(name, &"the listing changed between two pages"));

@@ -45,9 +45,7 @@ impl Records {
     async fn list(&self, zone: &str, name: &str, kind: &str) -> Result<Vec<Record>, DriverError> {
         let call = "domains.list_records";
         let path = Path::new("v2/domains/{}/records?name={}&type={}&", &[&zone, &name, &kind]);
-        let listed = list_pages(&self.api, call, &path, "domain_records").await?;
-        let record = |item| serde_json::from_value(item).map_err(|error| unreadable(call, &error));
-        listed.into_iter().map(record).collect()
+        list_pages(&self.api, call, &path, "domain_records").await
     }
 
     async fn values(&self, name: &RecordName) -> Result<Vec<(Address, Record)>, DriverError> {

@@ -615,6 +615,22 @@ fn a_list_in_parts_removes_deleted_pods_at_its_end() {
 }
 
 #[test]
+fn the_pods_of_many_objects_are_counted_in_parts() {
+    let mut index = Index::default();
+    let node = json!({"metadata": {"name": "n1"}, "spec": {"providerID": "digitalocean://1001"}});
+    index.observe(Observed::Nodes(Change::All(vec![read_node(node)])));
+    index.observe(Observed::Pools(Change::All(vec![pool_for("app"), pool_for("tier")])));
+    let needed = index.take_needed().unwrap();
+    // Each step counts one object.
+    index.slice = Slice(Duration::ZERO);
+    index.observe(Observed::Listing(Kind::Pods, needed.version));
+    let rest = index.observe(Observed::Listed(Kind::Pods, Instant::now()));
+    assert_eq!(pods_of_pools(&index), [Pods::Absent, Pods::Unknown]);
+    assert!(index.observe(rest.unwrap()).is_none());
+    assert_eq!(pods_of_pools(&index), [Pods::Absent, Pods::Absent]);
+}
+
+#[test]
 fn an_undecodable_pod_counts_with_its_new_labels() {
     let mut index = Index::default();
     let node = json!({"metadata": {"name": "n1"}, "spec": {"providerID": "digitalocean://1001"}});
