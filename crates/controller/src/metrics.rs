@@ -4,16 +4,20 @@
 //! text of `/metrics`. This module knows no types of other modules and makes no decisions. The probes read two things
 //! back: readiness for `/readyz`, and whether the loops run for `/healthz`.
 
+mod table;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricType;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use tokio::time::Instant;
 
+pub(crate) use self::table::{Series, SeriesTable};
 use crate::pulse::Pulse;
 
 /// Values of the labels `status` and `outcome`.
@@ -291,6 +295,26 @@ impl Registration<'_> {
         labels: &[&str],
     ) -> Result<IntGaugeVec, prometheus::Error> {
         self.registered(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    /// Registers a gauge whose series are all rewritten at once.
+    pub(crate) fn gauge_table(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<SeriesTable, prometheus::Error> {
+        self.registered(SeriesTable::new(name, help, labels, MetricType::GAUGE)?)
+    }
+
+    /// Registers a counter whose series are all rewritten at once.
+    pub(crate) fn counter_table(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<SeriesTable, prometheus::Error> {
+        self.registered(SeriesTable::new(name, help, labels, MetricType::COUNTER)?)
     }
 
     pub(crate) fn counters(

@@ -5,24 +5,23 @@
 //! NodeDNSRecordSet, the DNS provider. When an object is deleted, its series are removed.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use api::{FloatingIPPool, NodeDNSRecordSet};
 use plan::{Address, NodeName, PoolKey};
-use prometheus::{IntCounterVec, IntGaugeVec};
 
 use super::index::Index;
 use super::object::Object;
-use crate::metrics::Registration;
+use crate::metrics::{Registration, Series, SeriesTable};
 
 pub(super) struct Flipop {
-    node_status: IntGaugeVec,
-    assignments: IntCounterVec,
-    assignment_errors: IntCounterVec,
-    ip_node: IntGaugeVec,
-    ip_state: IntGaugeVec,
-    unfulfilled: IntGaugeVec,
-    records: IntGaugeVec,
+    node_status: SeriesTable,
+    assignments: SeriesTable,
+    assignment_errors: SeriesTable,
+    ip_node: SeriesTable,
+    ip_state: SeriesTable,
+    unfulfilled: SeriesTable,
+    records: SeriesTable,
     /// Numbers of successful and failed assignments, by pool and address.
     tallies: Mutex<BTreeMap<PoolKey, BTreeMap<Address, Tally>>>,
 }
@@ -30,45 +29,57 @@ pub(super) struct Flipop {
 /// Numbers of successful and failed assignments of an address.
 #[derive(Clone, Copy, Default)]
 struct Tally {
-    done: u64,
-    failed: u64,
+    done: i64,
+    failed: i64,
+}
+
+/// The series of all metrics.
+#[derive(Default)]
+struct AllSeries {
+    node_status: Vec<Series>,
+    assignments: Vec<Series>,
+    assignment_errors: Vec<Series>,
+    ip_node: Vec<Series>,
+    ip_state: Vec<Series>,
+    unfulfilled: Vec<Series>,
+    records: Vec<Series>,
 }
 
 impl Flipop {
     pub(super) fn new(new: &Registration<'_>) -> Result<Self, prometheus::Error> {
         let of_address = ["namespace", "name", "ip", "provider", "dns"];
         Ok(Self {
-            node_status: new.gauges(
+            node_status: new.gauge_table(
                 "flipop_floatingippoolcontroller_node_status",
                 "Nodes that could get an address (available), and nodes that have or get one (assigned)",
                 &["namespace", "name", "provider", "dns", "status"],
             )?,
-            assignments: new.counters(
+            assignments: new.counter_table(
                 "flipop_floatingippoolcontroller_ip_assignments",
                 "Successful assignments of the address to a node",
                 &of_address,
             )?,
-            assignment_errors: new.counters(
+            assignment_errors: new.counter_table(
                 "flipop_floatingippoolcontroller_ip_assignment_errors",
                 "Failed assignments of the address to a node",
                 &of_address,
             )?,
-            ip_node: new.gauges(
+            ip_node: new.gauge_table(
                 "flipop_floatingippoolcontroller_ip_node",
                 "1 for an address and the node that holds it or is about to get it",
                 &["namespace", "name", "ip", "provider", "dns", "provider_id", "node"],
             )?,
-            ip_state: new.gauges(
+            ip_state: new.gauge_table(
                 "flipop_floatingippoolcontroller_ip_state",
                 "1 for the current state of each address, as in the status of the pool",
                 &["namespace", "name", "ip", "provider", "dns", "state"],
             )?,
-            unfulfilled: new.gauges(
+            unfulfilled: new.gauge_table(
                 "flipop_floatingippoolcontroller_unfulfilled_ips",
                 "Number of addresses by which desiredIPs exceeds the length of ips",
                 &["namespace", "name", "provider", "dns"],
             )?,
-            records: new.gauges(
+            records: new.gauge_table(
                 "flipop_nodednsrecordset_records",
                 "Number of records of the DNS name",
                 &["namespace", "name", "provider", "dns"],
@@ -86,19 +97,14 @@ impl Flipop {
 
     /// Rewrites all series. The counts are kept by pool and address, because the values of a pool's labels can change.
     pub(super) fn describe(&self, index: &Index) {
-        for gauges in [&self.node_status, &self.ip_node, &self.ip_state, &self.unfulfilled, &self.records] {
-            gauges.reset();
-        }
-        for counters in [&self.assignments, &self.assignment_errors] {
-            counters.reset();
-        }
+        let mut all = AllSeries::default();
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         tallies.retain(|key, _| index.objects.contains_key(key));
         for (key, tracked) in &index.objects {
             let object = match &tracked.object {
                 Object::Pool(object) => object,
                 Object::Records(object) => {
-                    self.describe_records(index, key, object);
+                    all.describe_records(index, key, object);
                     continue;
                 }
                 Object::Allocation(_) => continue,
@@ -106,60 +112,76 @@ impl Flipop {
             let listed = index.world.pool(key).map(|pool| pool.addresses.as_slice()).unwrap_or_default();
             let mut of_pool = tallies.get_mut(key);
             of_pool.iter_mut().for_each(|tallies| tallies.retain(|address, _| listed.contains(address)));
-            self.describe_pool(index, key, object, of_pool.as_deref().unwrap_or(&BTreeMap::new()));
+            all.describe_pool(index, key, object, of_pool.as_deref().unwrap_or(&BTreeMap::new()));
+        }
+        for (table, series) in [
+            (&self.node_status, all.node_status),
+            (&self.assignments, all.assignments),
+            (&self.assignment_errors, all.assignment_errors),
+            (&self.ip_node, all.ip_node),
+            (&self.ip_state, all.ip_state),
+            (&self.unfulfilled, all.unfulfilled),
+            (&self.records, all.records),
+        ] {
+            table.replace(series);
         }
     }
+}
 
+impl AllSeries {
     fn describe_pool(
-        &self,
+        &mut self,
         index: &Index,
         key: &PoolKey,
         object: &FloatingIPPool,
         tallies: &BTreeMap<Address, Tally>,
     ) {
-        let (namespace, name, provider) = (&*key.namespace, &*key.name, object.spec.provider.as_str());
-        let dns = name_of(index, key);
+        let (namespace, name) = (&key.namespace, &key.name);
+        let (provider, dns) = (&object.spec.provider.as_str().into(), &name_of(index, key));
         let mut assigned = 0;
         for (ip, ip_status) in object.status.iter().flat_map(|status| &status.ips) {
-            let labels = [namespace, name, ip.as_str(), provider, &dns];
             let tally =
                 ip.parse().ok().and_then(|address| tallies.get(&address)).copied().unwrap_or_default();
-            self.assignments.with_label_values(&labels).inc_by(tally.done);
-            self.assignment_errors.with_label_values(&labels).inc_by(tally.failed);
-            self.ip_state
-                .with_label_values(&[namespace, name, ip, provider, &dns, ip_status.state.name()])
-                .set(1);
+            let ip = &ip.as_str().into();
+            self.assignments.push(series([namespace, name, ip, provider, dns], tally.done));
+            self.assignment_errors.push(series([namespace, name, ip, provider, dns], tally.failed));
+            let state = ip_status.state.name().into();
+            self.ip_state.push(series([namespace, name, ip, provider, dns, &state], 1));
             if let Some(node) = ip_status.node_name.as_deref() {
                 assigned += 1;
                 let known = index.nodes.get(&NodeName::from(node));
-                let id = known.and_then(|node| node.provider_id.as_deref()).unwrap_or_default();
-                self.ip_node.with_label_values(&[namespace, name, ip, provider, &dns, id, node]).set(1);
+                let id = known.and_then(|node| node.provider_id.as_deref()).unwrap_or_default().into();
+                self.ip_node.push(series([namespace, name, ip, provider, dns, &id, &node.into()], 1));
             }
         }
         let available = i64::try_from(index.world.count_assignable(key)).unwrap_or(i64::MAX);
         for (status, count) in [("available", available), ("assigned", assigned)] {
-            self.node_status.with_label_values(&[namespace, name, provider, &dns, status]).set(count);
+            self.node_status.push(series([namespace, name, provider, dns, &status.into()], count));
         }
         let listed = object.spec.ips.as_ref().map_or(0, Vec::len);
         let lacking = object.spec.desired().unwrap_or(listed).saturating_sub(listed);
         let lacking = i64::try_from(lacking).unwrap_or(i64::MAX);
-        self.unfulfilled.with_label_values(&[namespace, name, provider, &dns]).set(lacking);
+        self.unfulfilled.push(series([namespace, name, provider, dns], lacking));
     }
 
-    fn describe_records(&self, index: &Index, key: &PoolKey, object: &NodeDNSRecordSet) {
+    fn describe_records(&mut self, index: &Index, key: &PoolKey, object: &NodeDNSRecordSet) {
         let spec = &object.spec;
         let published = object.status.as_ref().and_then(|status| status.dns.as_ref());
-        let count = published.map_or(0, |published| published.values.len());
-        let dns = name_of(index, key);
-        let labels = [&*key.namespace, &*key.name, spec.dns_provider(), &dns];
-        self.records.with_label_values(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        let count =
+            i64::try_from(published.map_or(0, |published| published.values.len())).unwrap_or(i64::MAX);
+        let (provider, dns) = (&spec.dns_provider().into(), &name_of(index, key));
+        self.records.push(series([&key.namespace, &key.name, provider, dns], count));
     }
 }
 
+fn series<const N: usize>(labels: [&Arc<str>; N], value: i64) -> Series {
+    (Box::new(labels.map(Arc::clone)), value)
+}
+
 /// The full name of the DNS record of an object, or an empty string.
-fn name_of(index: &Index, key: &PoolKey) -> String {
+fn name_of(index: &Index, key: &PoolKey) -> Arc<str> {
     let publication = index.world.pool(key).and_then(|pool| pool.publication.as_ref());
-    publication.map(|publication| publication.name.to_string()).unwrap_or_default()
+    publication.map_or_else(Arc::default, |publication| Arc::clone(&publication.name))
 }
 
 #[cfg(test)]

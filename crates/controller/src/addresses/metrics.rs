@@ -12,14 +12,14 @@ use api::net_ip_allocation::NetIPAllocation;
 use api::status::AddressState;
 use kube::ResourceExt;
 use plan::{Address, NodeName, PoolKey, Provider};
-use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
+use prometheus::{HistogramVec, IntCounterVec};
 
 use super::flipop_metrics::Flipop;
 use super::index::Index;
 use super::kind::Kind;
 use super::object::Object;
 use super::resources::{floating_ip_pool, net_ip_allocation};
-use crate::metrics::{ERROR, Metrics, SUCCESS};
+use crate::metrics::{ERROR, Metrics, SUCCESS, Series, SeriesTable};
 use crate::providers::metrics::ProviderMetrics;
 
 /// Buckets for reconciliations. One takes milliseconds; the alert on slow ones fires at 30 seconds.
@@ -40,13 +40,13 @@ pub struct AddressMetrics {
 struct Inner {
     /// Names of the objects that have series.
     known: Mutex<BTreeSet<String>>,
-    status: IntGaugeVec,
-    reserved: IntGaugeVec,
-    attached: IntGaugeVec,
-    unattached: IntGaugeVec,
-    address: IntGaugeVec,
-    cordoned: IntGaugeVec,
-    node_ready: IntGaugeVec,
+    status: SeriesTable,
+    reserved: SeriesTable,
+    attached: SeriesTable,
+    unattached: SeriesTable,
+    address: SeriesTable,
+    cordoned: SeriesTable,
+    node_ready: SeriesTable,
     reconciled: IntCounterVec,
     reconcile_seconds: HistogramVec,
     attaches: IntCounterVec,
@@ -64,37 +64,37 @@ impl AddressMetrics {
         let by_status = ["crd_name", "status"];
         let of = Inner {
             known: Mutex::default(),
-            status: new.gauges(
+            status: new.gauge_table(
                 "netipallocation_crd_status",
                 "1 while the object is Ready, otherwise 0",
                 &of_object,
             )?,
-            reserved: new.gauges(
+            reserved: new.gauge_table(
                 "netipallocation_reserved_ips_total",
                 "Addresses that the object lists",
                 &of_object,
             )?,
-            attached: new.gauges(
+            attached: new.gauge_table(
                 "netipallocation_attached_ips_total",
                 "Addresses that are on a node",
                 &of_object,
             )?,
-            unattached: new.gauges(
+            unattached: new.gauge_table(
                 "netipallocation_unattached_ips_total",
                 "Addresses that are not on a node",
                 &of_object,
             )?,
-            address: new.gauges(
+            address: new.gauge_table(
                 "netipallocation_ip_attached",
                 "1 for an address and the node that holds it, 0 with node=\"none\" for an address on no node",
                 &["crd_name", "ip", "node"],
             )?,
-            cordoned: new.gauges(
+            cordoned: new.gauge_table(
                 "netipallocation_node_cordoned",
                 "1 while the node is cordoned, otherwise 0; for nodes that match an object or hold an address",
                 &["node"],
             )?,
-            node_ready: new.gauges(
+            node_ready: new.gauge_table(
                 "netipallocation_node_ip_ready",
                 "1 while the node has the label ip.ready=true for the object, otherwise 0; for nodes that match the object or hold an address of it",
                 &["node", "crd_name"],
@@ -177,16 +177,14 @@ impl AddressMetrics {
     pub fn describe(&self, index: &Index) {
         let _whole = self.process.describing();
         let mut known = self.of.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let Inner { status, reserved, attached, unattached, address, cordoned, node_ready, .. } = &*self.of;
-        for gauges in [status, reserved, attached, unattached, address, cordoned, node_ready] {
-            gauges.reset();
-        }
+        let mut all = AllSeries::default();
         let mut present = BTreeSet::new();
         for (key, tracked) in &index.objects {
             if let Object::Allocation(object) = &tracked.object {
                 present.insert(object.name_any());
-                self.describe_object(object);
-                self.describe_nodes(index, key, object);
+                all.describe_object(object);
+                all.describe_nodes(index, key, object);
+                self.begin_counters(&key.name);
             }
         }
         for deleted in known.difference(&present) {
@@ -199,53 +197,27 @@ impl AddressMetrics {
         self.of.flipop.describe(index);
         self.providers.forget_objects(|key| !index.objects.contains_key(key));
         for (name, node) in index.world.meant_by(net_ip_allocation::KIND) {
-            cordoned.with_label_values(&[name.as_str()]).set(node.is_cordoned.into());
+            all.cordoned.push(series([name.as_str()], node.is_cordoned.into()));
         }
-    }
-
-    /// Sets the gauge for the label `ip.ready` of each node that matches the object or holds an address of it.
-    fn describe_nodes(&self, index: &Index, key: &PoolKey, object: &NetIPAllocation) {
-        let label = allocation_label(&key.name);
-        let addresses = object.status.iter().flat_map(|status| &status.addresses);
-        let attached = addresses.filter(|address| address.state == AddressState::Attached);
-        let holders: BTreeSet<NodeName> =
-            attached.filter_map(|address| address.node_name.as_deref().map(Into::into)).collect();
-        for name in index.world.matching(key).chain(&holders) {
-            let Some(node) = index.nodes.get(name) else { continue };
-            // A node has one label `ip.ready` for all objects, so the address may be that of another object.
-            let is_of_object = holders.contains(name) || node.labels.get(&label).is_some();
-            let is_ready = node.is_ip_ready() && is_of_object;
-            self.of.node_ready.with_label_values(&[name.as_str(), &*key.name]).set(is_ready.into());
-        }
-    }
-
-    fn describe_object(&self, object: &NetIPAllocation) {
-        let name = object.name_any();
-        let status = object.status.as_ref();
-        let is_ready = |kind: &str, value: &str| kind == "Ready" && value == "True";
-        let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let is_ready = conditions.iter().any(|condition| is_ready(&condition.type_, &condition.status));
-        let addresses = status.map(|status| status.addresses.as_slice()).unwrap_or_default();
-        let mut attached = 0;
-        for status in addresses {
-            let node = status.node_name.as_deref().filter(|_| status.state == AddressState::Attached);
-            attached += i64::from(node.is_some());
-            let labels = [name.as_str(), &status.address, node.unwrap_or("none")];
-            self.of.address.with_label_values(&labels).set(node.is_some().into());
-        }
-        let reserved = i64::try_from(object.spec.reserved_ips.len()).unwrap_or(i64::MAX);
-        for (gauges, value) in [
-            (&self.of.status, is_ready.into()),
-            (&self.of.reserved, reserved),
-            (&self.of.attached, attached),
-            (&self.of.unattached, (reserved - attached).max(0)),
+        let Inner { status, reserved, attached, unattached, address, cordoned, node_ready, .. } = &*self.of;
+        for (table, series) in [
+            (status, all.status),
+            (reserved, all.reserved),
+            (attached, all.attached),
+            (unattached, all.unattached),
+            (address, all.address),
+            (cordoned, all.cordoned),
+            (node_ready, all.node_ready),
         ] {
-            gauges.with_label_values(&[&name]).set(value);
+            table.replace(series);
         }
-        // Start the counters at 0: `rate` does not see the first event of a series.
+    }
+
+    /// Starts the counters of an object at 0: `rate` does not see the first event of a series.
+    fn begin_counters(&self, name: &str) {
         for counters in [&self.of.reconciled, &self.of.attaches, &self.of.detaches] {
             for status in [SUCCESS, ERROR] {
-                let _ = counters.with_label_values(&[name.as_str(), status]);
+                let _ = counters.with_label_values(&[name, status]);
             }
         }
     }
@@ -262,6 +234,65 @@ impl AddressMetrics {
         }
         let _ = self.of.reconcile_seconds.remove_label_values(&[name]);
     }
+}
+
+/// The series of all gauges about objects and nodes.
+#[derive(Default)]
+struct AllSeries {
+    status: Vec<Series>,
+    reserved: Vec<Series>,
+    attached: Vec<Series>,
+    unattached: Vec<Series>,
+    address: Vec<Series>,
+    cordoned: Vec<Series>,
+    node_ready: Vec<Series>,
+}
+
+impl AllSeries {
+    /// Adds a series about the label `ip.ready` of each node that matches the object or holds an address of it.
+    fn describe_nodes(&mut self, index: &Index, key: &PoolKey, object: &NetIPAllocation) {
+        let label = allocation_label(&key.name);
+        let addresses = object.status.iter().flat_map(|status| &status.addresses);
+        let attached = addresses.filter(|address| address.state == AddressState::Attached);
+        let holders: BTreeSet<NodeName> =
+            attached.filter_map(|address| address.node_name.as_deref().map(Into::into)).collect();
+        for name in index.world.matching(key).chain(&holders) {
+            let Some(node) = index.nodes.get(name) else { continue };
+            // A node has one label `ip.ready` for all objects, so the address may be that of another object.
+            let is_of_object = holders.contains(name) || node.labels.get(&label).is_some();
+            let is_ready = node.is_ip_ready() && is_of_object;
+            self.node_ready.push(series([name.as_str(), &key.name], is_ready.into()));
+        }
+    }
+
+    fn describe_object(&mut self, object: &NetIPAllocation) {
+        let name = object.name_any();
+        let status = object.status.as_ref();
+        let is_ready = |kind: &str, value: &str| kind == "Ready" && value == "True";
+        let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let is_ready = conditions.iter().any(|condition| is_ready(&condition.type_, &condition.status));
+        let addresses = status.map(|status| status.addresses.as_slice()).unwrap_or_default();
+        let mut attached = 0;
+        for status in addresses {
+            let node = status.node_name.as_deref().filter(|_| status.state == AddressState::Attached);
+            attached += i64::from(node.is_some());
+            let labels = [name.as_str(), &status.address, node.unwrap_or("none")];
+            self.address.push(series(labels, node.is_some().into()));
+        }
+        let reserved = i64::try_from(object.spec.reserved_ips.len()).unwrap_or(i64::MAX);
+        for (all, value) in [
+            (&mut self.status, is_ready.into()),
+            (&mut self.reserved, reserved),
+            (&mut self.attached, attached),
+            (&mut self.unattached, (reserved - attached).max(0)),
+        ] {
+            all.push(series([&name], value));
+        }
+    }
+}
+
+fn series<const N: usize>(labels: [&str; N], value: i64) -> Series {
+    (Box::new(labels.map(Arc::from)), value)
 }
 
 fn count(counters: &IntCounterVec, key: &PoolKey, is_done: bool) {
