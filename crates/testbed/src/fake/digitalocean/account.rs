@@ -28,6 +28,8 @@ pub struct DigitalOcean {
     pub hides_locks: bool,
     pub(super) droplets: BTreeMap<u64, Droplet>,
     pub(super) addresses: BTreeMap<String, Address>,
+    /// The addresses that each droplet holds, for accounts with thousands of them.
+    held: BTreeMap<u64, BTreeSet<String>>,
     pub(super) actions: BTreeMap<u64, Action>,
     /// The IDs of unfinished actions.
     pub(super) pending: BTreeSet<u64>,
@@ -56,6 +58,7 @@ impl DigitalOcean {
             hides_locks: false,
             droplets: BTreeMap::new(),
             addresses: BTreeMap::new(),
+            held: BTreeMap::new(),
             actions: BTreeMap::new(),
             pending: BTreeSet::new(),
             projects: BTreeMap::from([(default.id.clone(), default)]),
@@ -182,8 +185,20 @@ impl Order {
 impl DigitalOcean {
     /// Returns the reserved addresses that a droplet holds. The API allows one, but a manual change can add more.
     pub(super) fn held_by(&self, droplet: u64) -> impl Iterator<Item = &str> {
-        let held = self.addresses.iter().filter(move |(_, address)| address.holder == Some(droplet));
-        held.map(|(ip, _)| ip.as_str())
+        self.held.get(&droplet).into_iter().flatten().map(String::as_str)
+    }
+
+    /// Sets the holder of an address, and returns the previous one.
+    pub(super) fn set_holder(&mut self, ip: &str, holder: Option<u64>) -> Option<u64> {
+        let address = self.addresses.get_mut(ip)?;
+        let before = std::mem::replace(&mut address.holder, holder);
+        if let Some(held) = before.and_then(|droplet| self.held.get_mut(&droplet)) {
+            held.remove(ip);
+        }
+        if let Some(droplet) = holder {
+            self.held.entry(droplet).or_default().insert(ip.to_owned());
+        }
+        before
     }
 
     /// Whether an action that affects a droplet is in flight.

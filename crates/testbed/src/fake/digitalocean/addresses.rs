@@ -100,12 +100,16 @@ impl DigitalOcean {
             created_at: Duration::ZERO,
             byo: false,
         };
-        self.addresses.insert(ip.into(), address);
+        let ip = ip.into();
+        self.set_holder(&ip, None);
+        self.addresses.insert(ip, address);
     }
 
     /// Releases an address at once. The droplet that holds the address loses it.
     pub fn remove_reserved_ip(&mut self, ip: &str) {
-        if let Some(droplet) = self.addresses.remove(ip).and_then(|address| address.holder) {
+        let holder = self.set_holder(ip, None);
+        self.addresses.remove(ip);
+        if let Some(droplet) = holder {
             self.unwritten
                 .push_back(CloudChange::Detached { address: ip.to_owned(), vm: droplet.to_string() });
         }
@@ -121,11 +125,10 @@ impl DigitalOcean {
 
     /// Assigns an address to a droplet at once, without an action. Does nothing if one of them does not exist.
     pub fn assign_now(&mut self, ip: &str, droplet: u64) {
-        let Some(address) = self.addresses.get_mut(ip).filter(|_| self.droplets.contains_key(&droplet))
-        else {
+        if !self.addresses.contains_key(ip) || !self.droplets.contains_key(&droplet) {
             return;
-        };
-        if let Some(old) = address.holder.replace(droplet) {
+        }
+        if let Some(old) = self.set_holder(ip, Some(droplet)) {
             self.unwritten.push_back(CloudChange::Detached { address: ip.to_owned(), vm: old.to_string() });
         }
         self.unwritten.push_back(CloudChange::Attached { address: ip.to_owned(), vm: droplet.to_string() });
@@ -205,6 +208,7 @@ impl DigitalOcean {
         }
         let marks = self.projects.get(&address.project).map(|project| project.name.clone());
         ledger.did(now, CloudChange::Released { address: ip.to_owned(), marks: marks.into_iter().collect() });
+        self.set_holder(ip, None);
         self.addresses.remove(ip);
         Ok(no_content())
     }
@@ -376,14 +380,16 @@ impl DigitalOcean {
                 Some(droplet)
             }
         };
-        let Some(address) = self.addresses.get_mut(ip) else { return false };
-        if address.holder == next {
+        if !self.addresses.contains_key(ip) {
+            return false;
+        }
+        let before = self.set_holder(ip, next);
+        if before == next {
             return true;
         }
-        if let Some(old) = address.holder {
+        if let Some(old) = before {
             ledger.did(at, CloudChange::Detached { address: ip.to_owned(), vm: old.to_string() });
         }
-        address.holder = next;
         if let Some(new) = next {
             ledger.did(at, CloudChange::Attached { address: ip.to_owned(), vm: new.to_string() });
         }

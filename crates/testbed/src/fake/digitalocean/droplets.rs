@@ -68,11 +68,10 @@ impl DigitalOcean {
     /// Deletes a droplet. Its reserved address stays in the account without a holder.
     pub fn remove_droplet(&mut self, id: u64) {
         self.droplets.remove(&id);
-        for (ip, address) in &mut self.addresses {
-            if address.holder == Some(id) {
-                address.holder = None;
-                self.unwritten.push_back(CloudChange::Detached { address: ip.clone(), vm: id.to_string() });
-            }
+        let held: Vec<String> = self.held_by(id).map(str::to_owned).collect();
+        for ip in held {
+            self.set_holder(&ip, None);
+            self.unwritten.push_back(CloudChange::Detached { address: ip, vm: id.to_string() });
         }
     }
 
