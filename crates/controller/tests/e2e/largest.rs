@@ -28,7 +28,7 @@ fn number(variable: &str, default: usize) -> usize {
 async fn memory_and_latency_in_the_largest_cluster() {
     let size = Size::of_percent(number("SCALE_PERCENT", 100));
     let measured = Measured::start(size).await;
-    let settled_in = measured.until_ready().await;
+    let settled_in = measured.until_settled().await;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let controller = &measured.controller.process;
     let (settled, peak_of_start) = (resident_megabytes(controller), peak_megabytes(controller));
@@ -62,6 +62,7 @@ async fn memory_and_latency_in_the_largest_cluster() {
             "measured_changes": latencies.map(|latency| latency.count),
         })
     );
+    assert!(latencies.iter().all(|latency| latency.count > 100.0), "too few were measured: {latencies:?}");
     assert!(settled <= megabytes_max(size), "{settled} MB");
     let peak = peak_of_start.max(peak_of_new_label).max(peak_of_relist);
     assert!(peak * 1e6 < 256.0 * 1_048_576.0, "{peak} MB");
@@ -75,7 +76,7 @@ async fn large_annotations_of_pods_take_no_memory() {
     const PODS: usize = 1_000;
     const ANNOTATION_BYTES: usize = 250_000;
     let mut measured = Measured::start(Size::of_percent(1)).await;
-    measured.until_ready().await;
+    measured.until_settled().await;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let without = resident_megabytes(&measured.controller.process);
     let client = measured.client.clone();
@@ -111,7 +112,7 @@ async fn memory_and_lag_stay_while_the_cluster_changes() {
     let size = Size::of_percent(number("SCALE_PERCENT", 10));
     let duration = Duration::from_secs(60 * number("SOAK_MINUTES", 60) as u64);
     let measured = Measured::start(size).await;
-    measured.until_ready().await;
+    measured.until_settled().await;
     let name = "ip_address_controller_loop_lag_seconds";
     let (before, began) = (measured.histogram(name).await, Instant::now());
     let changes = async {
@@ -152,6 +153,7 @@ async fn memory_and_lag_stay_while_the_cluster_changes() {
         })
     );
     assert!(megabytes[3] <= 1.05 * megabytes[1], "memory grows: {megabytes:?}");
-    assert!(files[3] <= files[1], "files or sockets leak: {files:?}");
+    // A connection that is replaced counts twice for a moment.
+    assert!(files[3] <= files[1] + 3, "files or sockets leak: {files:?}");
     assert!(lag.p99_seconds_max <= 0.1, "{lag:?}");
 }

@@ -20,6 +20,9 @@ use crate::rig::read;
 /// How many requests create the cluster at the same time.
 const AT_ONCE: usize = 48;
 
+/// How often a request is sent until it works.
+const TRIES: usize = 5;
+
 const PODS_OF_A_NODE: usize = 10;
 pub const NODES_OF_A_POOL: usize = 15;
 pub const ADDRESSES_OF_A_POOL: usize = 10;
@@ -138,10 +141,29 @@ fn pool(number: usize) -> FloatingIPPool {
     pool
 }
 
-/// Creates objects with many requests at the same time.
+/// Creates objects with many requests at the same time. Repeats a request that fails, because a timeout would lose the
+/// work of many minutes.
 pub async fn create_all<F: Future<Output = kube::Result<()>>>(count: usize, create: impl Fn(usize) -> F) {
-    let requests = futures::stream::iter((0..count).map(create)).buffer_unordered(AT_ONCE);
+    let create = &create;
+    let repeated = |number| async move {
+        for _ in 1..TRIES {
+            if create(number).await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        create(number).await
+    };
+    let requests = futures::stream::iter((0..count).map(repeated)).buffer_unordered(AT_ONCE);
     requests.try_collect::<Vec<()>>().await.unwrap();
+}
+
+/// The result of a creation. If a request is repeated, the object may exist already.
+fn created<K>(result: kube::Result<K>) -> kube::Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        result => result.map(drop),
+    }
 }
 
 /// Creates the cluster with the API.
@@ -151,16 +173,16 @@ async fn create(client: &Client, size: Size) {
     create_all(size.namespaces(), async |number| {
         let name = namespace(number * POOLS_OF_A_NAMESPACE);
         let object = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-        namespaces.create(&made, &object).await?;
+        created(namespaces.create(&made, &object).await)?;
         // Without the controller-manager nobody else creates it, and the apiserver rejects pods without it.
         let account: ServiceAccount =
             serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
-        Api::namespaced(client.clone(), &name).create(&made, &account).await.map(drop)
+        created(Api::namespaced(client.clone(), &name).create(&made, &account).await)
     })
     .await;
     let nodes: Api<Node> = Api::all(client.clone());
     create_all(size.nodes(), async |number| {
-        nodes.create(&made, &serde_json::from_value(node(number)).unwrap()).await.map(drop)
+        created(nodes.create(&made, &serde_json::from_value(node(number)).unwrap()).await)
     })
     .await;
     create_all(size.pods(), async |number| {
@@ -169,20 +191,21 @@ async fn create(client: &Client, size: Size) {
         let metadata = &object.metadata;
         let (namespace, name) = (metadata.namespace.clone().unwrap(), metadata.name.clone().unwrap());
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-        pods.create(&made, &object).await?;
+        created(pods.create(&made, &object).await)?;
         pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await.map(drop)
     })
     .await;
     create_all(size.pools, async |number| {
         let pool = pool(number);
         let namespace = pool.metadata.namespace.clone().unwrap();
-        Api::namespaced(client.clone(), &namespace).create(&made, &pool).await.map(drop)
+        created(Api::namespaced(client.clone(), &namespace).create(&made, &pool).await)
     })
     .await;
 }
 
-/// The folder for the copy of a cluster. Its name depends on everything that the copy depends on.
-fn cached(size: Size) -> PathBuf {
+/// The folder for the copies of clusters, and the name of the copy of this one. The name depends on everything that the copy
+/// depends on.
+fn cached(size: Size) -> (PathBuf, String) {
     let mut hasher = DefaultHasher::new();
     (include_str!("cluster.rs"), size).hash(&mut hasher);
     for (name, crd) in api::crds::all() {
@@ -191,14 +214,16 @@ fn cached(size: Size) -> PathBuf {
     read("k8s/rbac.yaml").hash(&mut hasher);
     let home = std::env::var("HOME").unwrap();
     let cache = std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| format!("{home}/.cache"));
-    PathBuf::from(format!("{cache}/ip-address-controller/clusters/{:016x}", hasher.finish()))
+    let folder = PathBuf::from(format!("{cache}/ip-address-controller/clusters"));
+    (folder, format!("{}-pools-{:016x}", size.pools, hasher.finish()))
 }
 
 /// A control plane with the cluster, and how long it took to get it.
 pub async fn cluster(size: Size) -> (ControlPlane, Duration) {
     let started = Instant::now();
     let mut control_plane = ControlPlane::start(Options::api_only()).await.unwrap();
-    let copy = cached(size);
+    let (folder, name) = cached(size);
+    let copy = folder.join(name);
     if copy.is_dir() {
         control_plane.restore_etcd(&copy).await.unwrap();
     } else {
@@ -206,6 +231,13 @@ pub async fn cluster(size: Size) -> (ControlPlane, Duration) {
         control_plane.apply(&read("k8s/rbac.yaml")).unwrap();
         control_plane.install_released_lease("kube-system", "ip-address-controller-leader").unwrap();
         create(&control_plane.client().await.unwrap(), size).await;
+        // A copy takes up to a gigabyte, so outdated ones are removed.
+        let of_size = format!("{}-pools-", size.pools);
+        for outdated in folder.read_dir().into_iter().flatten().flatten() {
+            if outdated.file_name().to_string_lossy().starts_with(&of_size) {
+                std::fs::remove_dir_all(outdated.path()).unwrap();
+            }
+        }
         control_plane.back_up_etcd_to(&copy).await.unwrap();
     }
     (control_plane, started.elapsed())

@@ -37,6 +37,12 @@ pub fn open_files(process: &Process) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", process.id())).unwrap().count()
 }
 
+fn has_ended(process: &Process) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap_or_default();
+    // The state follows the name of the program, which is in parentheses.
+    stat.rsplit(')').next().is_none_or(|rest| matches!(rest.trim_start().chars().next(), None | Some('Z')))
+}
+
 /// The controller under measurement, with its cluster and its cloud.
 pub struct Measured {
     size: Size,
@@ -72,18 +78,23 @@ impl Measured {
 
     /// Starts the controller again.
     pub async fn restart(&mut self) {
-        self.controller.process.signal(Signal::KILL).unwrap();
-        self.controller.process.wait(Duration::from_secs(10)).unwrap();
-        self.control_plane.install_released_lease("kube-system", "ip-address-controller-leader").unwrap();
+        self.controller.process.signal(Signal::TERM).unwrap();
+        self.controller.process.wait(Duration::from_secs(30)).unwrap();
         self.controller = start(&self.control_plane, &self.clouds.1.environment());
-        self.until_ready().await;
+        self.until_settled().await;
     }
 
-    /// Waits until all pools are Ready, and returns how long that took.
-    pub async fn until_ready(&self) -> Duration {
+    /// Waits until all pools are Ready, and returns how long that took. Then waits until the controller has written all
+    /// labels and annotations, each of which it logs.
+    pub async fn until_settled(&self) -> Duration {
         let pools: Api<FloatingIPPool> = Api::all(self.client.clone());
         let settled = eventually("all pools are Ready", LONG, async || {
             tokio::time::sleep(Duration::from_secs(2)).await;
+            assert!(
+                !has_ended(&self.controller.process),
+                "the controller has ended\n{}",
+                self.last_log_lines()
+            );
             let all = pools.list(&ListParams::default()).await?;
             let is_ready = |pool: &&FloatingIPPool| {
                 let mut conditions = pool.status.iter().flat_map(|status| &status.conditions);
@@ -91,9 +102,19 @@ impl Measured {
             };
             Ok(all.items.iter().filter(is_ready).count() == self.size.pools)
         });
-        settled.await.unwrap_or_else(|error| {
-            panic!("{error}\n{}", self.controller.log().lines().rev().take(40).collect::<String>())
-        })
+        let took = settled.await.unwrap_or_else(|error| panic!("{error}\n{}", self.last_log_lines()));
+        let mut logged = 0;
+        while logged != self.controller.log().len() {
+            logged = self.controller.log().len();
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        }
+        took
+    }
+
+    fn last_log_lines(&self) -> String {
+        let log = self.controller.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
     /// The histogram of this name for the loop of addresses: each upper bound with the number of values up to it.
@@ -117,6 +138,7 @@ impl Measured {
         let before = self.histogram(name).await;
         for number in 0..CHANGES {
             change(number).await.unwrap();
+            tokio::time::sleep(PAUSE).await;
         }
         tokio::time::sleep(Duration::from_secs(2)).await;
         Latency::between(&before, &self.histogram(name).await)
@@ -140,6 +162,9 @@ impl Latency {
         Self { count, p99_seconds_max: p99 }
     }
 }
+
+/// The pause between two changes. Without it, each change would wait for the plan of the one before.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// How many changes of each kind are measured.
 const CHANGES: usize = 1_000;
