@@ -190,6 +190,17 @@ fn v5_the_chart_names_the_ca_secret_without_cert_manager() {
 }
 
 #[test]
+fn v5_only_the_namespaces_of_cluster_api_may_call_the_hooks() {
+    let objects = rendered("clusterApi.enabled=true,clusterApi.runtimeExtension.enabled=true");
+    let policy = objects.iter().find(|object| object["kind"] == "NetworkPolicy").unwrap();
+    let rules = policy["spec"]["ingress"].as_array().unwrap();
+    let lets_in = |rule: &&Value| rule["ports"].to_string().contains("runtime-ext");
+    let from: Vec<_> = rules.iter().filter(lets_in).map(|rule| &rule["from"]).collect();
+    let label = json!({"cluster.x-k8s.io/provider": "cluster-api"});
+    assert_eq!(from, [&json!([{"namespaceSelector": {"matchLabels": label}}])]);
+}
+
+#[test]
 fn v5_the_chart_supports_cluster_api_before_1_11() {
     let [old, new] = ["runtime.cluster.x-k8s.io/v1alpha1", "runtime.cluster.x-k8s.io/v1beta2"];
     let version = |versions: &[&str]| {
