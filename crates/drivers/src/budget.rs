@@ -18,7 +18,7 @@
 //! If the provider throttles one request (429 or the like), all requests under the same limits wait for the time in
 //! `Retry-After`. Without this header, only requests of the same kind (reads or changes) wait, with exponential backoff.
 //! Some providers report in each response how many requests are left. If fewer are left than this controller's own requests
-//! explain, other clients have sent the rest, and the budget counts those requests too.
+//! explain, other clients, such as the previous leader, have sent the rest, and the budget counts those requests too.
 //!
 //! A request that would have to wait for long is not sent at all. Its caller gets the time of its turn instead, because
 //! the decision behind it may be outdated by then.
@@ -56,8 +56,10 @@ pub struct Limit {
 pub struct Quota {
     /// How many requests are left, for all clients together.
     pub left: usize,
-    /// The limit for all clients together.
-    pub max: usize,
+    /// The limit for all clients together, if the provider reports it.
+    pub max: Option<usize>,
+    /// How long until more requests are left, if the provider reports it.
+    pub resets: Option<Duration>,
 }
 
 /// A rate of requests.
@@ -402,17 +404,25 @@ enum Used {
 /// Requests that other clients have sent, according to the last response.
 #[derive(Clone, Copy)]
 struct Others {
-    count: usize,
+    /// How many requests they leave for this controller in the window, including those that it has sent.
+    share: usize,
     reported_at: Instant,
+    resets: Duration,
 }
 
 impl Others {
     /// When a request that they delay may be sent. They may stop counting at any time, and only another response shows
-    /// that. So after a while one request at a time is sent.
-    fn allow_at(&self, waiting: usize, is_any_in_flight: bool, now: Instant) -> Option<Instant> {
-        let ends = later(self.reported_at, PAUSE_MAX);
+    /// that. So after a while one request at a time is sent; an urgent one soon.
+    fn allow_at(
+        &self,
+        priority: Priority,
+        waiting: usize,
+        is_any_in_flight: bool,
+        now: Instant,
+    ) -> Option<Instant> {
+        let rests = if priority.is_urgent() { PROBE_EVERY } else { self.resets };
         let behind = PROBE_EVERY.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
-        let turn = later(ends.max(now), behind);
+        let turn = later(later(self.reported_at, rests).max(now), behind.min(PAUSE_MAX));
         match is_any_in_flight {
             true => Some(turn.max(later(now, PROBE_EVERY))),
             false => Some(turn).filter(|turn| *turn > now),
@@ -442,7 +452,7 @@ impl Budget {
             };
             Kept {
                 counts: *counts,
-                left: *left,
+                quota: *quota,
                 used,
                 throttles: Default::default(),
                 promised: Default::default(),
@@ -558,8 +568,9 @@ impl Used {
         let allowed = |max: usize, of: [usize; RANKS]| max.saturating_sub(leaves(max, of)).max(1);
         match self {
             Self::Window { requests_max, window, answered, in_flight, others } => {
-                let (allowed, own) = (allowed(*requests_max, LEAVES_OF_WINDOW), answered.len() + in_flight);
-                let turn = |used: usize| {
+                let used = answered.len() + in_flight;
+                let turn_within = |max: usize| {
+                    let allowed = allowed(max, LEAVES_OF_WINDOW);
                     let over = used.min(allowed).saturating_add(waiting).checked_sub(allowed)?;
                     // A request sent at its turn stops counting one window later, which is the turn of the next one.
                     let rounds = u32::try_from(over / allowed).unwrap_or(u32::MAX);
@@ -567,10 +578,10 @@ impl Used {
                     let answer = answered.get(behind).copied().or((behind < used).then_some(now));
                     answer.map(|at| later(at, window.saturating_mul(rounds.saturating_add(1))))
                 };
-                let alone = turn(own);
+                let alone = turn_within(*requests_max);
                 match others {
-                    Some(others) if turn(own.saturating_add(others.count)) > alone => {
-                        alone.max(others.allow_at(waiting, *in_flight > 0, now))
+                    Some(others) if turn_within(others.share) > alone => {
+                        alone.max(others.allow_at(priority, waiting, *in_flight > 0, now))
                     }
                     _ => alone,
                 }
@@ -587,16 +598,16 @@ impl Used {
     }
 
     /// Notes what a response reports.
-    fn reported(&mut self, Quota { left, max }: Quota, now: Instant) {
+    fn reported(&mut self, Quota { left, max, resets }: Quota, now: Instant) {
         match self {
             Self::Window { requests_max, answered, in_flight, others, .. } => {
-                let used = max.min(*requests_max).saturating_sub(left);
-                let count = used.saturating_sub(answered.len() + *in_flight);
-                *others = (count > 0).then_some(Others { count, reported_at: now });
+                let share = left.saturating_add(answered.len() + *in_flight);
+                let max = max.unwrap_or(*requests_max).min(*requests_max);
+                let resets = resets.unwrap_or(PAUSE_MAX).clamp(PROBE_EVERY, PAUSE_MAX);
+                *others = (share < max).then_some(Others { share, reported_at: now, resets });
             }
             Self::Bucket { burst, interval, full_at, .. } => {
-                let taken = u32::try_from(max).unwrap_or(u32::MAX).min(*burst);
-                let taken = taken.saturating_sub(u32::try_from(left).unwrap_or(u32::MAX));
+                let taken = burst.saturating_sub(u32::try_from(left).unwrap_or(u32::MAX));
                 *full_at = (*full_at).max(later(now, interval.saturating_mul(taken)));
             }
         }

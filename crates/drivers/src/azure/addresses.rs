@@ -19,8 +19,9 @@
 //! Operations_Get                     poll                              Microsoft.Network/locations/operations/read
 //! ```
 //!
-//! Locks and roles apply to resource groups. If the target's interface is in another group than the holder's, `check_target`
-//! writes the target's interface without a change. Azure refuses this if it would refuse the attach.
+//! Locks and roles usually apply to whole resource groups. If the target's interface is in another group than the holder's,
+//! `check_target` writes the target's interface without a change, and so finds out whether Azure lets the controller write
+//! it. It does not check the right to use the address.
 //!
 //! VMs at Azure have no ephemeral addresses: each address on an interface is a resource that somebody created, so the
 //! driver never removes one to make room. The driver remembers the resource ID of each address from the last listing.
@@ -98,17 +99,17 @@ pub fn limits() -> [Limit; 4] {
     let window = Duration::from_secs(300);
     [
         Limit::bucket(is_read, 250, 25)
-            .reported_by(|headers| quota(headers, "x-ms-ratelimit-remaining-subscription-reads", 250)),
+            .reported_by(|headers| quota(headers, "x-ms-ratelimit-remaining-subscription-reads")),
         Limit::bucket(is_write, 200, 10)
-            .reported_by(|headers| quota(headers, "x-ms-ratelimit-remaining-subscription-writes", 200)),
+            .reported_by(|headers| quota(headers, "x-ms-ratelimit-remaining-subscription-writes")),
         Limit::window_for(is_read, 10_000, window),
         Limit::window_for(is_write, 1_000, window),
     ]
 }
 
-/// What a response reports about a limit of `max` requests.
-fn quota(headers: &HeaderMap, name: &str, max: usize) -> Option<Quota> {
-    Some(Quota { left: number(headers, name)?, max })
+/// What a response reports about the limit of this header.
+fn quota(headers: &HeaderMap, name: &str) -> Option<Quota> {
+    Some(Quota { left: number(headers, name)?, max: None, resets: None })
 }
 
 /// The path of the operation that a request started, if the response has a link to it.

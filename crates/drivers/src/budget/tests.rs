@@ -13,6 +13,10 @@ fn per_minute(requests_max: usize) -> Budget {
     budget(Limit::window(requests_max, Duration::from_secs(60)))
 }
 
+fn quota(left: usize) -> Option<Quota> {
+    Some(Quota { left, max: None, resets: None })
+}
+
 const URGENT: Priority = Priority { urgency: Urgency::Urgent, has_begun: true };
 const ORDINARY: Priority = Priority { urgency: Urgency::Ordinary, has_begun: true };
 
@@ -218,8 +222,8 @@ async fn requests_of_other_clients_count_until_a_response_shows_fewer() {
         let left = shown.lock().unwrap().to_string();
         std::future::ready(Ok(::http::Response::builder().header("left", left).body(Bytes::new()).unwrap()))
     };
-    let limit = Limit::window(100, Duration::from_secs(3_600))
-        .reported_by(|headers| Some(Quota { left: number(headers, "left")?, max: 100 }));
+    let limit =
+        Limit::window(100, Duration::from_secs(3_600)).reported_by(|headers| quota(number(headers, "left")?));
     let service = budgeted(HttpService::new(tower::service_fn(answer)), &[limit], Counting::default());
     // Sends a request, after which this many are left. Returns how long it would have to wait if it is not sent.
     let ask = async |urgency, left_after| {
@@ -228,20 +232,18 @@ async fn requests_of_other_clients_count_until_a_response_shows_fewer() {
         asked.err().map(|error| error.downcast_ref::<NotSent>().unwrap().wait.as_secs())
     };
     assert_eq!(ask(Urgency::Ordinary, 2).await, None);
-    assert_eq!(ask(Urgency::Ordinary, 1).await, Some(60), "the rest is for urgent requests");
     assert_eq!(ask(Urgency::Urgent, 1).await, None);
     assert_eq!(ask(Urgency::Urgent, 0).await, None);
-    assert_eq!(ask(Urgency::Urgent, 0).await, Some(60), "none is left");
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(ask(Urgency::Ordinary, 0).await, Some(60), "none is left");
+    let began = Instant::now();
     assert_eq!(ask(Urgency::Urgent, 50).await, None, "it finds out that the other requests no longer count");
+    assert_eq!(began.elapsed(), Duration::from_secs(1));
     assert_eq!(ask(Urgency::Ordinary, 49).await, None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_request_at_a_time_finds_out_what_is_left() {
-    let budget = budget(
-        Limit::window(10, Duration::from_secs(3_600)).reported_by(|_| Some(Quota { left: 0, max: 10 })),
-    );
+    let budget = budget(Limit::window(10, Duration::from_secs(3_600)).reported_by(|_| quota(0)));
     let take = || budget.try_take(&request("PUT"), URGENT, Instant::now());
     take().ok().unwrap().learn(&HeaderMap::new());
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -255,17 +257,41 @@ async fn one_request_at_a_time_finds_out_what_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_above_that_of_the_provider_keeps_no_reserve_of_it() {
+async fn a_limit_above_that_of_the_provider_keeps_no_reserve_but_ends_with_it() {
     let limit = Limit::window(1_000_000, Duration::from_secs(3_600));
-    let budget = budget(limit.reported_by(|_| Some(Quota { left: 10, max: 5_000 })));
+    let reported = |_: &HeaderMap| Some(Quota { left: 10, max: Some(5_000), resets: None });
+    let budget = budget(limit.reported_by(reported));
     let take = || budget.try_take(&request("PUT"), ORDINARY, Instant::now());
     take().ok().unwrap().learn(&HeaderMap::new());
-    assert!(take().is_ok());
+    let sent: Vec<_> = (0..20).map_while(|_| take().ok()).collect();
+    assert!((9..=10).contains(&sent.len()), "{}", sent.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_others_use_most_of_a_limit_detaches_still_get_a_part_of_the_rest() {
+    let limit = Limit::window(5_000, Duration::from_secs(3_600)).reported_by(|_| quota(499));
+    let (budget, detaching) = (budget(limit), Priority { urgency: Urgency::Detaching, has_begun: false });
+    let take = |priority| budget.try_take(&request("PUT"), priority, Instant::now());
+    take(detaching).ok().unwrap().learn(&HeaderMap::new());
+    let sent: Vec<_> = (0..500).map_while(|_| take(detaching).ok()).collect();
+    assert_eq!(sent.len(), 429, "86 % of the 500 that others leave");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_urgent_request_does_not_wait_until_the_quota_resets() {
+    let limit = Limit::window(10, Duration::from_secs(3_600)).reported_by(|_| quota(0));
+    let budget = budget(limit);
+    budget.try_take(&request("PUT"), URGENT, Instant::now()).ok().unwrap().learn(&HeaderMap::new());
+    let waits = |priority| {
+        let at = budget.try_take(&request("PUT"), priority, Instant::now()).err().unwrap();
+        (at - Instant::now()).as_secs()
+    };
+    assert_eq!((waits(URGENT), waits(ORDINARY)), (1, 60));
 }
 
 #[tokio::test(start_paused = true)]
 async fn tokens_that_other_clients_took_are_missing_in_a_bucket() {
-    let budget = budget(Limit::bucket(|_| true, 100, 10).reported_by(|_| Some(Quota { left: 20, max: 100 })));
+    let budget = budget(Limit::bucket(|_| true, 100, 10).reported_by(|_| quota(20)));
     let take = || budget.try_take(&request("PUT"), URGENT, Instant::now());
     take().ok().unwrap().learn(&HeaderMap::new());
     let sent: Vec<_> = (0..100).map_while(|_| take().ok()).collect();

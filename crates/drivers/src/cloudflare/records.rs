@@ -43,16 +43,28 @@ pub const REQUESTS_PER_FIVE_MINUTES: usize = 600;
 
 /// The rate limit of a user. Cloudflare reports in each response how many requests are left.
 pub fn limits(per_five_minutes: usize) -> [Limit; 1] {
+    // Such as `"default";r=50;t=30`, and the policy `"default";q=1200;w=300`. There may be several policies.
     fn quota(headers: &HeaderMap) -> Option<Quota> {
-        let part = |name: &str, part: &str| -> Option<usize> {
-            let header = headers.get(name)?.to_str().ok()?;
-            header.split(';').find_map(|found| found.trim().strip_prefix(part))?.parse().ok()
+        let items = |name: &str| {
+            headers.get(name).and_then(|header| header.to_str().ok()).map(|text| text.split(','))
         };
-        // Such as `"default";r=50;t=30` and `"default";q=1200;w=300`.
-        Some(Quota { left: part("ratelimit", "r=")?, max: part("ratelimit-policy", "q=")? })
+        let number = |item: &str, name: &str| -> Option<u64> {
+            item.split(';').find_map(|part| part.trim().strip_prefix(name))?.parse().ok()
+        };
+        let name = |item: &str| item.split(';').next().map(|name| name.trim().to_owned());
+        let policy = items("ratelimit-policy")?.find(|item| number(item, "w=") == Some(WINDOW.as_secs()))?;
+        let state = items("ratelimit")?.find(|item| name(item) == name(policy))?;
+        Some(Quota {
+            left: usize::try_from(number(state, "r=")?).ok()?,
+            max: number(policy, "q=").and_then(|max| usize::try_from(max).ok()),
+            resets: number(state, "t=").map(Duration::from_secs),
+        })
     }
-    [Limit::window(per_five_minutes, Duration::from_secs(300)).reported_by(quota)]
+    [Limit::window(per_five_minutes, WINDOW).reported_by(quota)]
 }
+
+/// The window of that limit.
+const WINDOW: Duration = Duration::from_secs(300);
 
 /// The maximum number of changes in one request.
 const BATCH_MAX: usize = 200;

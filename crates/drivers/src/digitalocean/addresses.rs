@@ -72,7 +72,7 @@ pub const REQUESTS_PER_HOUR: usize = 5_000;
 pub fn limits(per_minute: usize, per_hour: usize) -> [Limit; 2] {
     let hour = Limit::window(per_hour, Duration::from_secs(3_600)).reported_by(|headers| {
         let left = number(headers, "ratelimit-remaining")?;
-        Some(Quota { left, max: number(headers, "ratelimit-limit")? })
+        Some(Quota { left, max: number(headers, "ratelimit-limit"), resets: None })
     });
     [Limit::window(per_minute, Duration::from_secs(60)), hour]
 }
@@ -359,7 +359,7 @@ impl DigitalOcean {
         let mut machines = BTreeMap::new();
         let mut droplets: Vec<Droplet> = Vec::new();
         for path in paths {
-            droplets.extend(list_pages(&self.api, name, &path, "droplets").await?);
+            droplets.extend(list_pages::<Droplet>(&self.api, name, &path, "droplets").await?);
         }
         for found in droplets {
             let state = match found.status.as_deref() {

@@ -97,8 +97,11 @@ impl Limits {
         is_admitted
     }
 
-    /// Returns the headers that report the remaining quota.
+    /// Returns the headers that report the remaining quota. There are none while the limits are not enforced.
     pub(crate) fn headers(&self, now: Duration) -> Headers {
+        if !self.enforced {
+            return Headers::new();
+        }
         let headers_of =
             |used: &Used| used.limit.headers.map(|headers| headers(used.quota(now))).unwrap_or_default();
         self.used.iter().flat_map(headers_of).collect()
