@@ -6,6 +6,8 @@
 //!
 //! ```text
 //! the epoch of an earlier leader                        claim it: write it again with this leader's epoch
+//! only a check of its target is in flight, and the      abandon: another node can get it sooner
+//!   holder was lost
 //! a call or operation for it is in flight, the entry    wait
 //!   is being written, the backoff after a failure has
 //!   not ended, or the call waits for the rate limit
@@ -113,8 +115,15 @@ pub(crate) fn next(
     if entry.epoch != world.epoch && !crate::sabotaged!(EpochIgnored) {
         return NextAction::Claim;
     }
-    if is_in_flight(world, address, entry) || entry.written == PENDING {
+    if entry.written == PENDING {
         return NextAction::Wait;
+    }
+    if is_in_flight(world, address, entry) {
+        // A check of the target does not concern the holder, so another node gets the address if the holder fails.
+        return match has_lost_holder_during_check(world, pool, address, entry) {
+            true => NextAction::Abandon,
+            false => NextAction::Wait,
+        };
     }
     if let Some(pause) = world.avoid_addresses.get(&address).filter(|pause| now < pause.until) {
         return NextAction::WaitUntil(pause.until);
@@ -341,6 +350,17 @@ pub(crate) fn is_doubtfully_there(entry: &Move, fact: &Fact) -> bool {
 fn is_in_flight(world: &World, address: Address, entry: &Move) -> bool {
     world.in_flight.addresses.contains(&address)
         || entry.machines().any(|vm| world.in_flight.machines.contains(vm))
+}
+
+/// Whether the holder of an address failed while only its target is in flight.
+fn has_lost_holder_during_check(world: &World, pool: &Pool, address: Address, entry: &Move) -> bool {
+    let Some(from) = &entry.from else { return false };
+    let fact = world.fact(&pool.scope, address).filter(|fact| fact.as_of > entry.written);
+    world.checks_targets.contains(&pool.scope.provider)
+        && fact.is_some_and(|fact| fact.holding == Holding::By(from.clone()))
+        && !world.in_flight.addresses.contains(&address)
+        && !world.in_flight.machines.contains(from)
+        && is_holder_lost(world, entry)
 }
 
 fn may_keep(world: &World, pool: &Pool, vm: &VmId, now: Timestamp) -> bool {

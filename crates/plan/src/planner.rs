@@ -511,12 +511,13 @@ impl<'a> Planner<'a> {
             NextAction::Attach(to) => Some(Action::Attach(to)),
             NextAction::Replace(to) => Some(Action::Replace(to)),
             NextAction::Restore(vm) => Some(Action::Restore(vm)),
-            NextAction::Check(to) => Some(Action::Check(to)),
+            NextAction::Check(to) => {
+                is_queued = !self.has_turn(pool);
+                (!is_queued).then_some(Action::Check(to))
+            }
             NextAction::Detach(from) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
-                // In mode Observe the controller does not take the step, so it does not count.
-                let may = !pool.policy.mode.acts() || self.may_take_off(&pool.scope);
-                is_queued = !may;
-                may.then_some(Action::Detach(from))
+                is_queued = !self.has_turn(pool);
+                (!is_queued).then_some(Action::Detach(from))
             }
             NextAction::Detach(from) => Some(Action::Detach(from)),
             NextAction::Release(mark) => Some(Action::Release(mark)),
@@ -534,6 +535,12 @@ impl<'a> Planner<'a> {
             (None, Some(to)) if is_queued => Verdict::Queued(to.node.clone()),
             (None, to) => Verdict::Moving(to.as_ref().map(|to| to.node.clone())),
         }
+    }
+
+    /// Whether the controller may continue with the move of a working address. In mode Observe it does not take the step, so
+    /// the step does not count.
+    fn has_turn(&mut self, pool: &Pool) -> bool {
+        !pool.policy.mode.acts() || self.may_take_off(&pool.scope)
     }
 
     /// Whether the controller may detach a working address to move it. If so, the address counts as detached from now

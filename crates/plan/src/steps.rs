@@ -217,7 +217,7 @@ impl fmt::Display for Step {
                 write!(f, "record for {address} that the target VM has an ephemeral address")
             }
             Action::KeepPtr(name) => write!(f, "save the PTR name {name} of {address} in the status"),
-            Action::Check(to) => write!(f, "check that {} can get {address}", to.node),
+            Action::Check(to) => write!(f, "check whether {} can get {address}", to.node),
             Action::Detach(from) => write!(f, "detach {address} from {from}"),
         }
     }

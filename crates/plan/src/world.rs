@@ -60,8 +60,7 @@ pub struct World {
     pub moves_in_one_call: BTreeSet<Provider>,
     /// Clouds that refuse to attach an address to a VM that holds one, before anything changes.
     pub refuses_occupied: BTreeSet<Provider>,
-    /// Clouds that may refuse to change the target only after the address has left its holder, and where the controller
-    /// can check the target first.
+    /// Clouds that may refuse the attach after the detach. The controller checks the target first.
     pub checks_targets: BTreeSet<Provider>,
     /// Addresses in a move whose target was checked, with the time at which the journal entry was written.
     pub checked: BTreeMap<Address, Tick>,

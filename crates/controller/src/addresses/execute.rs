@@ -223,7 +223,10 @@ impl Executor {
             tracing::warn!(object = %step.pool, %provider, %step, "no credentials for this provider; step skipped");
             return;
         };
-        self.in_flight.addresses.insert(step.address);
+        // A check does not concern the address, which may have to leave a failed holder meanwhile.
+        if !matches!(step.action, Action::Check(_)) {
+            self.in_flight.addresses.insert(step.address);
+        }
         self.in_flight.machines.extend(step.action.machine().cloned());
         let gate = Arc::clone(self.gates.entry(step.scope.clone()).or_default());
         let polling = &mut self.polling;
@@ -320,7 +323,9 @@ impl Executor {
     fn forget(&mut self, ended: &Ended) {
         match ended {
             Ended::Step(Outcome { step, .. }) => {
-                self.in_flight.addresses.remove(&step.address);
+                if !matches!(step.action, Action::Check(_)) {
+                    self.in_flight.addresses.remove(&step.address);
+                }
                 if let Some(machine) = step.action.machine() {
                     self.in_flight.machines.remove(machine);
                 }
@@ -377,7 +382,7 @@ async fn take(
     ptr.iter().for_each(|name| driver.keep_ptr(*address, name));
     let urgency = match action {
         _ if *is_urgent => Urgency::Urgent,
-        Action::Detach(_) => Urgency::Detaching,
+        Action::Check(_) | Action::Detach(_) => Urgency::Detaching,
         _ => Urgency::Ordinary,
     };
     let advance = async |has_begun: bool| {

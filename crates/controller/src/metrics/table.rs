@@ -36,7 +36,7 @@ impl SeriesTable {
         Ok(Self(Arc::new(Inner { desc, kind, series: Mutex::default() })))
     }
 
-    /// Replaces all series. If two have the same labels, one of them counts.
+    /// Replaces all series. If several have the same labels, the smallest value counts.
     pub(crate) fn replace(&self, series: Vec<Series>) {
         *self.0.series.lock().unwrap_or_else(PoisonError::into_inner) = series;
     }
@@ -61,7 +61,7 @@ impl Collector for SeriesTable {
             let pair = |at: &usize| {
                 let mut pair = LabelPair::default();
                 pair.set_name(names[*at].clone());
-                pair.set_value(values[*at].to_string());
+                pair.set_value(values.get(*at).map(ToString::to_string).unwrap_or_default());
                 pair
             };
             let mut metric = Metric::from_label(order.iter().map(pair).collect());

@@ -109,9 +109,9 @@ fn full(listed: u32, removed: u32) -> World {
 #[test]
 fn i20_a_target_is_checked_before_a_live_holder_loses_its_address() {
     let moves = "checks | n1 cordoned empty holds a1 | a1 moves n1 -> n2";
-    check(&format!("{moves} | n2"), expect!["check that n2 can get a1"]);
+    check(&format!("{moves} | n2"), expect!["check whether n2 can get a1"]);
     check(&format!("{moves} | n2 | a1 checked 5"), expect!["detach a1 from n1"]);
-    check(&format!("{moves} | n2 | a1 checked 4"), expect!["check that n2 can get a1"]);
+    check(&format!("{moves} | n2 | a1 checked 4"), expect!["check whether n2 can get a1"]);
     check(&format!("{moves} | n2 refuses"), expect!["abandon the move of a1"]);
     // Nothing serves the address, so the check would only delay the failover.
     check(
@@ -120,6 +120,17 @@ fn i20_a_target_is_checked_before_a_live_holder_loses_its_address() {
     );
     // A detach without a target needs no check.
     check("checks | n1 cordoned empty holds a1 | a1 moves n1 -> -", expect!["detach a1 from n1"]);
+}
+
+#[test]
+fn i20_a_holder_that_fails_during_the_check_of_a_target_does_not_wait_for_it() {
+    let checking = |holder: &str| {
+        let mut world = world(&format!("checks | n1 {holder} holds a1 | a1 moves n1 -> n2 | n2 | n3"));
+        world.in_flight.machines.insert(vm("n2"));
+        plan(&world, now()).to_string()
+    };
+    assert_eq!(checking("cordoned empty"), "");
+    assert_eq!(checking("notready 900"), "abandon the move of 203.0.113.1");
 }
 
 #[test]

@@ -34,6 +34,9 @@ const CLUSTER_RETRY: Duration = Duration::from_secs(10);
 /// How long a VM gets no address after it refused one.
 const AVOID: Duration = Duration::from_secs(60);
 
+/// The longest pause of a VM that can't be changed, such as one in a locked resource group.
+const AVOID_MAX: Duration = Duration::from_secs(960);
+
 /// Whether the provider refused the call.
 fn is_refused(error: &DriverError) -> bool {
     !matches!(error, DriverError::Unavailable(_) | DriverError::RateLimited { .. } | DriverError::NotSent(_))
@@ -46,8 +49,6 @@ fn is_caused_by_vm(action: &Action, error: &DriverError, failures: u32) -> bool 
         (_, error) if !is_refused(error) => false,
         // The VM may have lost its ephemeral address.
         (Action::Replace(_), _) => true,
-        // The credentials may allow changes in other resource groups.
-        (Action::Check(_), DriverError::Denied { .. }) => true,
         // Another change ran at the same time. Usually the next attempt succeeds.
         (_, DriverError::Conflict(_)) => failures > 1,
         (_, error) => !matches!(error, DriverError::Denied { .. }),
@@ -81,11 +82,7 @@ impl Reconciler {
                         self.index.world.checked.remove(address);
                         self.index.correct(scope, *address, holding);
                     }
-                    Effect::CanBeChanged => {
-                        let entry = self.index.world.pool(&step.pool).and_then(|pool| pool.entry(*address));
-                        let written = entry.map(|entry| (*address, entry.written));
-                        self.index.world.checked.extend(written);
-                    }
+                    Effect::CanBeChanged => self.note_checked(&step),
                     Effect::HasPtr(name) => _ = self.index.world.ptrs.insert(*address, name),
                     Effect::HasEphemeral => {
                         action.machine().iter().for_each(|vm| self.failed_restores.succeeded(vm));
@@ -120,9 +117,12 @@ impl Reconciler {
                         let (until, why) = (later(now, self.retry.shortest), error.to_string().into());
                         self.index.world.avoid_addresses.insert(*address, Pause { until, why });
                     }
-                    // The holder still serves the address.
-                    Action::Check(to) if is_caused_by_vm(action, &error, 0) => {
-                        self.index.world.avoid_machines.insert(to.vm.clone(), later(now, AVOID));
+                    // The address stays where it is. Only the target gets a pause, which grows.
+                    Action::Check(to) => {
+                        let failures = self.failed_checks.failed(to.vm.clone(), ANY_VERSION, &error);
+                        let pause = AVOID.saturating_mul(1 << (failures - 1).min(8)).min(AVOID_MAX);
+                        self.index.world.avoid_machines.insert(to.vm.clone(), later(now, pause));
+                        return;
                     }
                     _ => self.hold_back(&step, &error, now),
                 }
@@ -134,6 +134,17 @@ impl Reconciler {
                 self.clouds.forget(scope);
             }
         }
+    }
+
+    /// Notes that the provider lets the controller change the target of a move, unless the move has ended meanwhile.
+    fn note_checked(&mut self, step: &Step) {
+        let (Action::Check(to), Some(pool)) = (&step.action, self.index.world.pool(&step.pool)) else {
+            return;
+        };
+        let entry = pool.entry(step.address).filter(|entry| entry.to.as_ref() == Some(to));
+        let checked = entry.map(|entry| (step.address, entry.written));
+        self.index.world.checked.extend(checked);
+        self.failed_checks.succeeded(&to.vm);
     }
 
     /// Starts the backoff of an address after a failed call. If the VM caused the failure, the VM gets no address for
@@ -164,7 +175,7 @@ impl Reconciler {
                 format!("failed to restore the ephemeral address of VM {vm}: {error}. Assign one by hand");
             self.publish_event(&step.pool, EventReason::NoOwnAddress, note);
         }
-        if let (Action::Attach(to) | Action::Replace(to) | Action::Check(to), true) =
+        if let (Action::Attach(to) | Action::Replace(to), true) =
             (action, is_caused_by_vm(action, error, failures))
         {
             self.index.world.avoid_machines.insert(to.vm.clone(), later(now, AVOID));

@@ -331,11 +331,10 @@ impl Azure {
 
     pub(super) fn holder_name(&self, interface: &Interface) -> String {
         let id = interface.machine.as_ref().unwrap_or(&interface.id);
-        let name = id.rsplit('/').next().unwrap_or_default();
-        match &interface.machine {
-            Some(_) => self.vm(name),
-            None => self.vm(&format!("networkinterfaces/{name}")),
-        }
+        let mut parts = id.split('/').skip_while(|part| !part.eq_ignore_ascii_case("resourceGroups"));
+        let (group, name) = (parts.nth(1).unwrap_or_default(), id.rsplit('/').next().unwrap_or_default());
+        let kind = if interface.machine.is_some() { "" } else { "networkinterfaces/" };
+        format!("{}/{group}/{kind}{name}", self.subscription).to_lowercase()
     }
 
     fn id_of(&self, ip: &str) -> Option<String> {

@@ -100,7 +100,7 @@ impl DigitalOcean {
             created_at: Duration::ZERO,
             byo: false,
         };
-        let ip = ip.into();
+        let ip: String = ip.into();
         self.set_holder(&ip, None);
         self.addresses.insert(ip, address);
     }
