@@ -24,9 +24,9 @@ e2e_tests := everything + " --test e2e"
 default:
     @just --list --unsorted
 
-# Builds everything that `.ci/run` needs. Go and Cargo build at the same time, because each often uses only one core.
+# Builds everything that `.ci/run` needs. All builds run at the same time, because each often uses only one core.
 [parallel]
-prepare: tools _compiled
+prepare: tools _tests _clippy _simulator _deny _mdbook
 
 # Checks format, lints, licences, duplicate versions, generated files, alerts and docs. Run `just tools` once before it.
 [parallel]
@@ -77,8 +77,7 @@ _rights filter:
     else echo "skipped the check of the controller's permissions: it needs all tests"; fi
 
 # Runs the simulator: `N` seeds, `replay SEED` for the log of one seed, or `N power` to check that it detects known defects.
-sim *arguments="200":
-    @cargo build --quiet --release --locked -p sim
+sim *arguments="200": _simulator
     @"$CARGO_TARGET_DIR/release/sim" {{arguments}}
 
 # Checks every state of the protocol of lease, journal and fence, with three addresses.
@@ -158,9 +157,8 @@ generate: tools
     tools/render
     tools/compat
 
-_compiled: _tests _clippy && _deny _mdbook
-    tools/baseline
-    cargo build --quiet --release --locked -p sim
+_simulator:
+    @cargo build --quiet --release --locked -p sim
 
 # Fails if the plain manifests differ from what the chart renders.
 _packaging-is-generated: tools
@@ -175,15 +173,17 @@ _rust: _clippy
     cargo fmt --all --check
     cargo test --quiet {{everything}} --lib --test dependencies -- generated dependencies
 
+# Clippy has a folder of its own for its results, so that it does not wait for other builds.
 _clippy:
-    cargo clippy {{everything}} --all-targets -- -D warnings
-    cargo clippy {{everything}} {{tests_on_servers}} -- -D warnings
+    cargo clippy --target-dir "$CARGO_TARGET_DIR/clippy" {{everything}} --all-targets -- -D warnings
+    cargo clippy --target-dir "$CARGO_TARGET_DIR/clippy" {{everything}} {{tests_on_servers}} -- -D warnings
     @# The controller with the features of a release. `just nightly` builds it.
-    cargo clippy --locked -p controller -- -D warnings
+    cargo clippy --target-dir "$CARGO_TARGET_DIR/clippy" --locked -p controller -- -D warnings
 
 _tests:
     cargo test --no-run {{everything}}
     cargo test --no-run {{everything}} {{tests_on_servers}}
+    tools/baseline
 
 # Checks licences, sources and duplicate versions of dependencies, that the planner needs no client of Kubernetes, and that
 # the release has no code that injects faults.
