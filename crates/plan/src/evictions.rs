@@ -67,7 +67,11 @@ pub(crate) fn next(
         return EvictionDecision::default();
     };
     let stays = |verdict: &Verdict| match verdict {
-        Verdict::Moving(_) | Verdict::Queued(_) | Verdict::Unknown(_) | Verdict::Waits(_) => false,
+        Verdict::Moving(_)
+        | Verdict::Queued(_)
+        | Verdict::LeftToNextLeader { .. }
+        | Verdict::Unknown(_)
+        | Verdict::Waits(_) => false,
         Verdict::Settled(_)
         | Verdict::NoMatch(..)
         | Verdict::NoNode

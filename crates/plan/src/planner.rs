@@ -747,11 +747,21 @@ impl<'a> Planner<'a> {
         for step in std::mem::take(&mut self.plan.steps) {
             if self.is_last_step(&step, last) {
                 self.plan.steps.push(step);
-            } else if let Action::Begin(Move { from: Some(vm), .. }) = &step.action
+                continue;
+            }
+            let Action::Begin(entry) = &step.action else { continue };
+            if let Some(vm) = &entry.from
                 && let (Some(pool), Some((node, _))) = (self.world.pool(&step.pool), self.world.node_of(vm))
             {
                 // Its VM still serves the address.
                 self.leave_mark(pool, node);
+            }
+            if !entry.releases {
+                let fact = self.world.fact(&step.scope, step.address);
+                let is_attached = fact.is_some_and(|fact| matches!(fact.holding, Holding::By(_)));
+                let to = entry.to.as_ref().map(|to| to.node.clone());
+                let left = Verdict::LeftToNextLeader { to, is_attached };
+                self.set_verdict(&step.pool, step.address, left);
             }
         }
         self.plan.creations.clear();

@@ -109,7 +109,8 @@ closed! {
         ),
         Queued => reconciling(
             "the move of this address waits. The controller moves addresses off failed nodes first, and detaches at \
-             most 96 working addresses of an account at a time. This address still works on its current VM",
+             most 96 working addresses of an account at a time. This address still works on its current VM. Or the \
+             leader is about to stop and leaves the move to the next one, which takes seconds",
             "wait. If the address stays `Queued`, check the addresses of the same account with the reason `Failed` \
              or `Moving`: the controller has to attach enough of them before it moves this one",
         ),

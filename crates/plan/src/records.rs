@@ -287,6 +287,7 @@ fn of_addresses(
         let is_going = |verdict: &Verdict| match verdict {
             Verdict::Moving(to) => to.is_some(),
             Verdict::Queued(_) => true,
+            Verdict::LeftToNextLeader { to, .. } => to.is_some(),
             Verdict::Waits(Waits::ForRetry(_)) => {
                 pool.entry(*address).is_some_and(|entry| entry.to.is_some())
             }
@@ -315,9 +316,10 @@ fn of_addresses(
                 wanted.unmatched.insert(*address, since);
                 wanted.keep(*address, since, UNMATCHED_STAYS.min(ttl / 2), now);
             }
-            // The DNS name does not contain these addresses. `Moving` gets here only without a target, `Unknown` and
-            // `WouldStep` only with a deliberate defect, and `Queued` never.
+            // The DNS name does not contain these addresses. `Moving` and `LeftToNextLeader` get here only without a target,
+            // `Unknown` and `WouldStep` only with a deliberate defect, and `Queued` never.
             Verdict::Moving(_)
+            | Verdict::LeftToNextLeader { .. }
             | Verdict::Queued(_)
             | Verdict::Unknown(_)
             | Verdict::WouldStep(_)

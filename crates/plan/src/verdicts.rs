@@ -23,6 +23,13 @@ pub enum Verdict {
     Moving(Option<NodeName>),
     /// It still works on its VM. It moves to this node once fewer addresses of the account are detached.
     Queued(NodeName),
+    /// It should move, but this leader is about to stop and leaves the move to the next one.
+    LeftToNextLeader {
+        /// The node that would get it; none if it would only be detached.
+        to: Option<NodeName>,
+        /// Whether it is attached to a VM.
+        is_attached: bool,
+    },
     /// It is attached to no VM, and no node can take it.
     NoNode,
     /// It is attached to no VM, and is in another region than all matching nodes: its region, and those of the nodes.
@@ -84,6 +91,7 @@ impl Verdict {
             Self::NoMatch(..)
             | Self::Moving(_)
             | Self::Queued(_)
+            | Self::LeftToNextLeader { .. }
             | Self::NoNode
             | Self::OtherRegion(..)
             | Self::Foreign(_)
@@ -102,7 +110,7 @@ impl Verdict {
             Self::Settled(_) => Reason::Settled,
             Self::NoMatch(..) => Reason::NoMatch,
             Self::Moving(_) => Reason::Moving,
-            Self::Queued(_) => Reason::Queued,
+            Self::Queued(_) | Self::LeftToNextLeader { .. } => Reason::Queued,
             Self::NoNode => Reason::NoNode,
             Self::OtherRegion(..) => Reason::OtherRegion,
             Self::Unsupported(_) => Reason::UnsupportedAddress,
@@ -147,6 +155,12 @@ impl fmt::Display for Verdict {
                     f,
                     "still works on its current VM; its move to {node} waits for other moves in the account"
                 )
+            }
+            Self::LeftToNextLeader { to: Some(node), .. } => {
+                write!(f, "is moved to {node} by the next leader, because this one is about to stop")
+            }
+            Self::LeftToNextLeader { to: None, .. } => {
+                write!(f, "is detached by the next leader, because this one is about to stop")
             }
             Self::NoNode => write!(f, "is attached to no VM: no node can take it"),
             Self::OtherRegion(region, nodes) => {

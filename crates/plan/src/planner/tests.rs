@@ -1874,6 +1874,10 @@ fn before_a_hand_over_a_leader_takes_only_steps_that_can_not_wait() {
         let taken = ["urgent", "attach", "nothing"].map(|last| takes(text, last));
         assert_eq!(taken, [urgent, attach, false], "{text}");
     }
+    check(
+        "n1 cordoned empty holds a1 | n2 | last nothing",
+        expect!["a1 is moved to n2 by the next leader, because this one is about to stop"],
+    );
     let serving = plan(&world("n1 cordoned empty holds a1 | n2 | last nothing"), now());
     assert!(serving.marks.unsure.values().flatten().any(|node| node.as_str() == "n1"), "n1 keeps its label");
 }

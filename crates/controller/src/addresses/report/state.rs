@@ -6,6 +6,8 @@ use plan::Verdict;
 pub(super) fn state(verdict: &Verdict) -> AddressState {
     match verdict {
         Verdict::Settled(_) | Verdict::NoMatch(..) | Verdict::Queued(_) => AddressState::Attached,
+        Verdict::LeftToNextLeader { is_attached: true, .. } => AddressState::Attached,
+        Verdict::LeftToNextLeader { is_attached: false, .. } => AddressState::Unattached,
         Verdict::Moving(_) => AddressState::Moving,
         Verdict::NoNode | Verdict::OtherRegion(..) => AddressState::Unattached,
         Verdict::Foreign(_) => AddressState::Foreign,

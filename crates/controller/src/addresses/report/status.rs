@@ -451,7 +451,9 @@ impl Builder<'_> {
         let (state, node, error) = match verdict {
             Verdict::Settled(node) => (IpState::Active, Some(node), None),
             Verdict::NoMatch(..) => (IpState::NoMatch, None, None),
-            Verdict::Moving(node) => (IpState::InProgress, node.as_ref(), None),
+            Verdict::Moving(node) | Verdict::LeftToNextLeader { to: node, .. } => {
+                (IpState::InProgress, node.as_ref(), None)
+            }
             Verdict::Queued(node) => (IpState::InProgress, Some(node), None),
             Verdict::NoNode => (IpState::Unassigned, None, None),
             Verdict::OtherRegion(..) => {
