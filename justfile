@@ -173,7 +173,7 @@ _rust: _clippy
     cargo fmt --all --check
     cargo test --quiet {{everything}} --lib --test dependencies -- generated dependencies
 
-# Clippy has a folder of its own for its results, so that it does not wait for other builds.
+# Clippy has its own target directory, so that it does not wait for other builds.
 _clippy:
     cargo clippy --target-dir "$CARGO_TARGET_DIR/clippy" {{everything}} --all-targets -- -D warnings
     cargo clippy --target-dir "$CARGO_TARGET_DIR/clippy" {{everything}} {{tests_on_servers}} -- -D warnings

@@ -192,13 +192,13 @@ pub struct Settings {
     #[arg(long, env = "AWS_REGION", default_value = "")]
     pub aws_region: String,
 
-    /// How much of AWS's default rate limits the controller uses, in percent. Less than 100 leaves the rest to other
-    /// clients. More than 100 is for an account with higher limits
+    /// Percentage of AWS's default rate limits that the controller uses. Set less than 100 if other clients share the
+    /// account, and more if it has higher limits
     #[arg(long, env = "AWS_REQUESTS_PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(10..=10_000))]
     pub aws_requests_percent: u32,
 
-    /// How much of Azure's default rate limits the controller uses, in percent. Less than 100 leaves the rest to other
-    /// clients. More than 100 is for a subscription with higher limits
+    /// Percentage of Azure's default rate limits that the controller uses. Set less than 100 if other clients share the
+    /// subscription, and more if it has higher limits
     #[arg(long, env = "AZURE_REQUESTS_PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(10..=10_000))]
     pub azure_requests_percent: u32,
 

@@ -72,8 +72,8 @@ pub trait AddressDriver: Send + Sync {
         Box::pin(async { Ok(Progress::Done) })
     }
 
-    /// Checks that the provider lets the controller change a VM, before the address leaves another one. Changes nothing.
-    /// Returns [`Progress::Done`] without a call if the detach would be refused for the same reason.
+    /// Checks that the controller may change the target VM, before it detaches the address from its holder. The VM stays as
+    /// it is. Returns [`Progress::Done`] without a call if the provider would refuse the detach for the same reason.
     fn check_target<'a>(
         &'a self,
         scope: &'a Scope,
@@ -253,9 +253,9 @@ pub struct Properties {
     /// the VM first does not replace this: what it reads can change or be stale. EC2 replaces the address without an
     /// error.
     pub refuses_occupied: bool,
-    /// The provider may refuse to change the target only after the address has left its holder, for example because
-    /// someone has locked the target. [`AddressDriver::check_target`] finds out before.
-    pub checks_targets: bool,
+    /// The provider may accept the detach and then refuse the attach, for example because the target is locked. So the
+    /// controller calls [`AddressDriver::check_target`] before the detach.
+    pub needs_target_check: bool,
     /// How long a read can still return the old state after the provider has confirmed a change.
     pub staleness_max: Duration,
 }

@@ -17,8 +17,8 @@
 //!
 //! If the provider throttles one request (429 or the like), all requests under the same limits wait for the time in
 //! `Retry-After`. Without this header, only requests of the same kind (reads or changes) wait, with exponential backoff.
-//! Some providers report in each response how many requests are left. If fewer are left than this controller's own requests
-//! explain, other clients, such as the previous leader, have sent the rest, and the budget counts those requests too.
+//! Some providers report in each response how many requests are left. If more are used than this controller has sent, other
+//! clients, such as the previous leader, have sent the others. The budget counts those too.
 //!
 //! A request that would have to wait for long is not sent at all. Its caller gets the time of its turn instead, because
 //! the decision behind it may be outdated by then.
@@ -114,8 +114,8 @@ impl Limit {
         Self { rate, ..self }
     }
 
-    /// The same limit, of which the provider reports how many requests are left.
-    pub fn reported_by(self, quota: fn(&HeaderMap) -> Option<Quota>) -> Self {
+    /// Sets the function that reads the remaining quota from a response.
+    pub fn with_quota(self, quota: fn(&HeaderMap) -> Option<Quota>) -> Self {
         Self { quota: Some(quota), ..self }
     }
 }
@@ -241,7 +241,7 @@ pub fn budgeted(service: HttpService, limits: &[Limit], counting: Counting) -> H
                 sent.was_throttled(retry_after(answer.headers()));
             } else if !answer.status().is_server_error() {
                 sent.was_accepted();
-                sent.learn(answer.headers());
+                sent.record_quota(answer.headers());
             }
             Ok(answer)
         }
@@ -326,8 +326,8 @@ impl Sent {
         }
     }
 
-    /// Learns from a response how many requests other clients have sent.
-    fn learn(&self, headers: &HeaderMap) {
+    /// Updates the limits with the quota that a response reports.
+    fn record_quota(&self, headers: &HeaderMap) {
         let (mut limits, now) = (self.budget.limits(), Instant::now());
         for at in &self.counted {
             let Kept { quota, used, .. } = &mut limits[*at];
@@ -395,25 +395,26 @@ enum Used {
         window: Duration,
         answered: VecDeque<Instant>,
         in_flight: usize,
-        others: Option<Others>,
+        others: Option<OtherClients>,
     },
     /// When the bucket will be full again, and the number of requests in flight.
     Bucket { burst: u32, interval: Duration, full_at: Instant, in_flight: u32 },
 }
 
-/// Requests that other clients have sent, according to the last response.
+/// What other clients leave of a limit, according to the last response.
 #[derive(Clone, Copy)]
-struct Others {
-    /// How many requests they leave for this controller in the window, including those that it has sent.
+struct OtherClients {
+    /// This controller's part of the window: the requests that it has sent, and those that are left.
     share: usize,
     reported_at: Instant,
     resets: Duration,
 }
 
-impl Others {
-    /// When a request that they delay may be sent. They may stop counting at any time, and only another response shows
-    /// that. So after a while one request at a time is sent; an urgent one soon.
-    fn allow_at(
+impl OtherClients {
+    /// When the next request may be sent although other clients have used up the limit. Their requests may stop counting at
+    /// any time, and only a response shows it. So the controller sends one probe at a time: an urgent request after a
+    /// second, any other when the quota resets, at most a minute later.
+    fn probe_at(
         &self,
         priority: Priority,
         waiting: usize,
@@ -581,7 +582,7 @@ impl Used {
                 let alone = turn_within(*requests_max);
                 match others {
                     Some(others) if turn_within(others.share) > alone => {
-                        alone.max(others.allow_at(priority, waiting, *in_flight > 0, now))
+                        alone.max(others.probe_at(priority, waiting, *in_flight > 0, now))
                     }
                     _ => alone,
                 }
@@ -604,7 +605,7 @@ impl Used {
                 let share = left.saturating_add(answered.len() + *in_flight);
                 let max = max.unwrap_or(*requests_max).min(*requests_max);
                 let resets = resets.unwrap_or(PAUSE_MAX).clamp(PROBE_EVERY, PAUSE_MAX);
-                *others = (share < max).then_some(Others { share, reported_at: now, resets });
+                *others = (share < max).then_some(OtherClients { share, reported_at: now, resets });
             }
             Self::Bucket { burst, interval, full_at, .. } => {
                 let taken = burst.saturating_sub(u32::try_from(left).unwrap_or(u32::MAX));

@@ -33,7 +33,7 @@
 //! free, a target                                        attach
 //! on the source, no target                              detach
 //! on the source, which serves it, and a target that     check the target
-//!   the cloud may refuse to change
+//!   must be checked first and is not checked yet
 //! on the source, a target                               detach, once no urgent move waits for the rate limit and few
 //!                                                         other addresses are detached; or attach, if the cloud moves
 //!                                                         an address in one call
@@ -119,8 +119,9 @@ pub(crate) fn next(
         return NextAction::Wait;
     }
     if is_in_flight(world, address, entry) {
-        // A check of the target does not concern the holder, so another node gets the address if the holder fails.
-        return match has_lost_holder_during_check(world, pool, address, entry) {
+        // The check does not touch the holder. If the holder fails meanwhile, the controller abandons the move, so that
+        // another node can get the address.
+        return match is_holder_lost_during_check(world, pool, address, entry) {
             true => NextAction::Abandon,
             false => NextAction::Wait,
         };
@@ -201,8 +202,8 @@ fn towards_target(
 /// Whether the controller has to check the target before it detaches an address. If the holder does not serve the
 /// address, the check would only delay the failover.
 fn needs_check(world: &World, scope: &Scope, address: Address, entry: &Move) -> bool {
-    world.checks_targets.contains(&scope.provider)
-        && world.checked.get(&address) != Some(&entry.written)
+    world.needs_target_check.contains(&scope.provider)
+        && world.checked_targets.get(&address) != Some(&entry.written)
         && !is_holder_lost(world, entry)
 }
 
@@ -352,11 +353,11 @@ fn is_in_flight(world: &World, address: Address, entry: &Move) -> bool {
         || entry.machines().any(|vm| world.in_flight.machines.contains(vm))
 }
 
-/// Whether the holder of an address failed while only its target is in flight.
-fn has_lost_holder_during_check(world: &World, pool: &Pool, address: Address, entry: &Move) -> bool {
+/// Whether the holder was lost while only the check of the target is in flight.
+fn is_holder_lost_during_check(world: &World, pool: &Pool, address: Address, entry: &Move) -> bool {
     let Some(from) = &entry.from else { return false };
     let fact = world.fact(&pool.scope, address).filter(|fact| fact.as_of > entry.written);
-    world.checks_targets.contains(&pool.scope.provider)
+    world.needs_target_check.contains(&pool.scope.provider)
         && fact.is_some_and(|fact| fact.holding == Holding::By(from.clone()))
         && !world.in_flight.addresses.contains(&address)
         && !world.in_flight.machines.contains(from)

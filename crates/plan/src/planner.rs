@@ -512,11 +512,11 @@ impl<'a> Planner<'a> {
             NextAction::Replace(to) => Some(Action::Replace(to)),
             NextAction::Restore(vm) => Some(Action::Restore(vm)),
             NextAction::Check(to) => {
-                is_queued = !self.has_turn(pool);
+                is_queued = !self.may_continue(pool);
                 (!is_queued).then_some(Action::Check(to))
             }
             NextAction::Detach(from) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
-                is_queued = !self.has_turn(pool);
+                is_queued = !self.may_continue(pool);
                 (!is_queued).then_some(Action::Detach(from))
             }
             NextAction::Detach(from) => Some(Action::Detach(from)),
@@ -537,9 +537,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether the controller may continue with the move of a working address. In mode Observe it does not take the step, so
-    /// the step does not count.
-    fn has_turn(&mut self, pool: &Pool) -> bool {
+    /// Whether the controller may check the target or detach the address now. In mode Observe it runs no step, so the
+    /// address does not count as detached.
+    fn may_continue(&mut self, pool: &Pool) -> bool {
         !pool.policy.mode.acts() || self.may_take_off(&pool.scope)
     }
 

@@ -108,9 +108,9 @@ closed! {
              `MoveFailed`, which contains the error of the cloud, and look at the operations of the cloud",
         ),
         Queued => reconciling(
-            "the move of this address waits. The controller moves addresses off failed nodes first, and detaches at \
-             most 96 working addresses of an account at a time. This address still works on its current VM. Or the \
-             leader is about to stop and leaves the move to the next one, which takes seconds",
+            "the move of this address waits, for one of two reasons. Other moves go first: the controller moves addresses \
+             off failed nodes first, and detaches at most 96 working addresses of an account at a time; this address \
+             still works on its current VM. Or the leader is about to stop: the next leader starts the move within seconds",
             "wait. If the address stays `Queued`, check the addresses of the same account with the reason `Failed` \
              or `Moving`: the controller has to attach enough of them before it moves this one",
         ),

@@ -157,10 +157,10 @@ impl fmt::Display for Verdict {
                 )
             }
             Self::LeftToNextLeader { to: Some(node), .. } => {
-                write!(f, "is moved to {node} by the next leader, because this one is about to stop")
+                write!(f, "waits for the next leader to move it to {node}: this leader is about to stop")
             }
             Self::LeftToNextLeader { to: None, .. } => {
-                write!(f, "is detached by the next leader, because this one is about to stop")
+                write!(f, "waits for the next leader to detach it: this leader is about to stop")
             }
             Self::NoNode => write!(f, "is attached to no VM: no node can take it"),
             Self::OtherRegion(region, nodes) => {

@@ -61,9 +61,9 @@ pub struct World {
     /// Clouds that refuse to attach an address to a VM that holds one, before anything changes.
     pub refuses_occupied: BTreeSet<Provider>,
     /// Clouds that may refuse the attach after the detach. The controller checks the target first.
-    pub checks_targets: BTreeSet<Provider>,
-    /// Addresses in a move whose target was checked, with the time at which the journal entry was written.
-    pub checked: BTreeMap<Address, Tick>,
+    pub needs_target_check: BTreeSet<Provider>,
+    /// For each address whose target was checked: when the journal entry of its move was written.
+    pub checked_targets: BTreeMap<Address, Tick>,
     /// Clouds whose listings up to this time may be older than the last change of an earlier leader. With [`PENDING`],
     /// every listing may be older.
     pub stale_until: BTreeMap<Provider, Tick>,

@@ -203,7 +203,7 @@ fn build(facts: &Facts, backwards: bool) -> World {
         world.moves_in_one_call.insert(Provider::Gcp);
     }
     if facts.checks_targets {
-        world.checks_targets.insert(Provider::Gcp);
+        world.needs_target_check.insert(Provider::Gcp);
     }
     if backwards {
         facts.nodes.reverse();
@@ -370,7 +370,7 @@ fn carry_out(world: &mut World, plan: &Plan, tick: &mut u64, now: Timestamp) {
             Action::Restore(vm) => _ = world.has_ephemeral.insert(vm.clone()),
             Action::Check(_) => {
                 let written = pool.entry(step.address).unwrap().written;
-                world.checked.insert(step.address, written);
+                world.checked_targets.insert(step.address, written);
             }
             Action::Detach(_) => hold(world, step.address, Holding::Free, *tick),
             Action::Release(_) => hold(world, step.address, Holding::Missing, *tick),

@@ -64,8 +64,8 @@ const OPERATIONS_MAX: usize = 8;
 pub enum Effect {
     /// The new holder of the address, if any.
     Holds(Holding),
-    /// The provider lets the controller change the target.
-    CanBeChanged,
+    /// The controller may change the target.
+    TargetChecked,
     /// The VM has an ephemeral address. The step restored it, or found it and did not attach the address.
     HasEphemeral,
     /// The step changed nothing, because the address has a PTR record with this name, which has to be journalled first.
@@ -223,7 +223,7 @@ impl Executor {
             tracing::warn!(object = %step.pool, %provider, %step, "no credentials for this provider; step skipped");
             return;
         };
-        // A check does not concern the address, which may have to leave a failed holder meanwhile.
+        // A check does not block the address: a failover may have to detach it meanwhile.
         if !matches!(step.action, Action::Check(_)) {
             self.in_flight.addresses.insert(step.address);
         }
@@ -425,7 +425,7 @@ async fn take(
             return Ok(match action {
                 Action::Attach(to) | Action::Replace(to) => Effect::Holds(Holding::By(to.vm.clone())),
                 Action::Restore(_) => Effect::HasEphemeral,
-                Action::Check(_) => Effect::CanBeChanged,
+                Action::Check(_) => Effect::TargetChecked,
                 Action::Release(_) => Effect::Holds(Holding::Missing),
                 _ => Effect::Holds(Holding::Free),
             });

@@ -272,15 +272,15 @@ impl Index {
         }
     }
 
-    /// Counts the pods of objects for which all needed kinds have now been listed. Returns whether some objects remain
-    /// when the time is over: each has to be compared with all nodes.
-    fn count_newly_listed(&mut self, until: Option<Instant>) -> bool {
+    /// Counts the pods of objects for which all needed kinds have now been listed. Stops at the deadline, because each object
+    /// has to be compared with all nodes. Returns whether some objects remain.
+    fn count_newly_listed(&mut self, deadline: Option<Instant>) -> bool {
         let is_due = |(key, tracked): &(&PoolKey, &Tracked)| {
             !tracked.is_counted && self.can_count(key, &tracked.selection)
         };
         let due: Vec<_> = self.objects.iter().filter(is_due).map(|(key, _)| key.clone()).collect();
         for (at, key) in due.iter().enumerate() {
-            if at > 0 && until.is_some_and(|until| Instant::now() >= until) {
+            if at > 0 && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return true;
             }
             if let Some(tracked) = self.objects.get_mut(key) {

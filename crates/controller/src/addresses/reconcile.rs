@@ -127,7 +127,7 @@ impl Reconciler {
         let mut index = Index::default();
         index.world.moves_in_one_call = executor.providers_where(|properties| properties.moves_in_one_call);
         index.world.refuses_occupied = executor.providers_where(|properties| properties.refuses_occupied);
-        index.world.checks_targets = executor.providers_where(|properties| properties.checks_targets);
+        index.world.needs_target_check = executor.providers_where(|properties| properties.needs_target_check);
         Self {
             index,
             seen: inbox.events,

@@ -1,4 +1,4 @@
-//! What several unit tests of addresses start from.
+//! Fixtures shared by the unit tests of addresses.
 
 use plan::PoolKey;
 use serde_json::json;

@@ -1,8 +1,8 @@
 //! Metrics whose series are all rewritten at once.
 //!
-//! In: all series of a metric. Out: the metric, when Prometheus scrapes it. A vector of the metrics library keeps name, help
-//! and label names with each series, about 1.5 kB. A large cluster has tens of thousands of series that repeat what the
-//! index holds. A table keeps only their values, and rewriting it is faster. It never adds up anything.
+//! In: all series of a metric. Out: the metric, when Prometheus scrapes it. A vector of the metrics library stores name,
+//! help and label names with each series, about 1.5 kB. In a large cluster, tens of thousands of series are derived from the
+//! index. A table stores only their label values and values, and is faster to rewrite. It never adds to a series.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

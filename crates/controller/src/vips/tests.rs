@@ -1,4 +1,4 @@
-//! What several unit tests of VIPs start from.
+//! Fixtures shared by the unit tests of VIPs.
 
 use kube::core::{ApiResource, GroupVersionKind};
 

@@ -1,5 +1,5 @@
-//! Workloads whose pods follow the addresses of their allocations, with nodes and addresses at Compute Engine for them,
-//! and what becomes of their pods.
+//! Test workloads whose pods run on nodes with addresses, their nodes and addresses at Compute Engine, and functions that
+//! observe the pods.
 
 use std::time::{Duration, Instant};
 

@@ -565,7 +565,7 @@ impl AddressDriver for Ec2 {
         Properties {
             moves_in_one_call: false,
             refuses_occupied: false,
-            checks_targets: false,
+            needs_target_check: false,
             staleness_max: self.staleness_max,
         }
     }

@@ -19,9 +19,9 @@
 //! Operations_Get                     poll                              Microsoft.Network/locations/operations/read
 //! ```
 //!
-//! Locks and roles usually apply to whole resource groups. If the target's interface is in another group than the holder's,
-//! `check_target` writes the target's interface without a change, and so finds out whether Azure lets the controller write
-//! it. It does not check the right to use the address.
+//! Locks and roles usually apply to whole resource groups. If the interfaces of target and holder are in different groups,
+//! `check_target` writes the target's interface back unchanged. Azure refuses this write if the controller may not change
+//! the interface. It does not check the permission to use the address.
 //!
 //! VMs at Azure have no ephemeral addresses: each address on an interface is a resource that somebody created, so the
 //! driver never removes one to make room. The driver remembers the resource ID of each address from the last listing.
@@ -99,15 +99,15 @@ pub fn limits() -> [Limit; 4] {
     let window = Duration::from_secs(300);
     [
         Limit::bucket(is_read, 250, 25)
-            .reported_by(|headers| quota(headers, "x-ms-ratelimit-remaining-subscription-reads")),
+            .with_quota(|headers| quota(headers, "x-ms-ratelimit-remaining-subscription-reads")),
         Limit::bucket(is_write, 200, 10)
-            .reported_by(|headers| quota(headers, "x-ms-ratelimit-remaining-subscription-writes")),
+            .with_quota(|headers| quota(headers, "x-ms-ratelimit-remaining-subscription-writes")),
         Limit::window_for(is_read, 10_000, window),
         Limit::window_for(is_write, 1_000, window),
     ]
 }
 
-/// What a response reports about the limit of this header.
+/// The remaining quota in this header.
 fn quota(headers: &HeaderMap, name: &str) -> Option<Quota> {
     Some(Quota { left: number(headers, name)?, max: None, resets: None })
 }
@@ -133,7 +133,7 @@ pub struct Azure {
 #[derive(Clone, Default)]
 struct Known {
     addresses: BTreeMap<Address, String>,
-    /// The interface of each address that is on one.
+    /// The interface that holds each address.
     holders: BTreeMap<Address, String>,
     /// The interface of each VM.
     interfaces: BTreeMap<VmId, String>,
@@ -390,8 +390,8 @@ impl Azure {
         }
     }
 
-    /// Writes a changed interface, unless someone else has changed it since it was read. `target` is the VM that gets the
-    /// address, if one does.
+    /// Writes an interface, unless someone else has changed it since it was read. `target` is the VM that gets the address,
+    /// if any.
     async fn write(
         &self,
         scope: &Scope,
@@ -661,7 +661,7 @@ impl AddressDriver for Azure {
         Properties {
             moves_in_one_call: false,
             refuses_occupied: false,
-            checks_targets: true,
+            needs_target_check: true,
             staleness_max: Duration::ZERO,
         }
     }

@@ -47,7 +47,7 @@ async fn no_window_contains_more_requests_than_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_percentage_of_a_limit_allows_that_part_of_it() {
+async fn a_percentage_scales_a_limit() {
     let sent_in_a_minute = async |limit: Limit| {
         let (budget, began) = (budget(limit), Instant::now());
         let mut sent = 0;
@@ -223,7 +223,7 @@ async fn requests_of_other_clients_count_until_a_response_shows_fewer() {
         std::future::ready(Ok(::http::Response::builder().header("left", left).body(Bytes::new()).unwrap()))
     };
     let limit =
-        Limit::window(100, Duration::from_secs(3_600)).reported_by(|headers| quota(number(headers, "left")?));
+        Limit::window(100, Duration::from_secs(3_600)).with_quota(|headers| quota(number(headers, "left")?));
     let service = budgeted(HttpService::new(tower::service_fn(answer)), &[limit], Counting::default());
     // Sends a request, after which this many are left. Returns how long it would have to wait if it is not sent.
     let ask = async |urgency, left_after| {
@@ -243,45 +243,45 @@ async fn requests_of_other_clients_count_until_a_response_shows_fewer() {
 
 #[tokio::test(start_paused = true)]
 async fn one_request_at_a_time_finds_out_what_is_left() {
-    let budget = budget(Limit::window(10, Duration::from_secs(3_600)).reported_by(|_| quota(0)));
+    let budget = budget(Limit::window(10, Duration::from_secs(3_600)).with_quota(|_| quota(0)));
     let take = || budget.try_take(&request("PUT"), URGENT, Instant::now());
-    take().ok().unwrap().learn(&HeaderMap::new());
+    take().ok().unwrap().record_quota(&HeaderMap::new());
     tokio::time::sleep(Duration::from_secs(60)).await;
     let first = take().ok();
     assert_eq!(take().err().map(|at| at - Instant::now()), Some(Duration::from_secs(1)));
     drop(first);
-    assert!(take().is_ok(), "the response said nothing");
+    assert!(take().is_ok(), "the response reported no quota");
     tokio::time::sleep(Duration::from_secs(3_601)).await;
     let sent: Vec<_> = (0..20).map_while(|_| take().ok()).collect();
-    assert_eq!(sent.len(), 10, "after a whole window nothing of the report counts");
+    assert_eq!(sent.len(), 10, "after a whole window the reported quota no longer counts");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_above_that_of_the_provider_keeps_no_reserve_but_ends_with_it() {
+async fn a_limit_above_the_providers_follows_the_reported_quota() {
     let limit = Limit::window(1_000_000, Duration::from_secs(3_600));
     let reported = |_: &HeaderMap| Some(Quota { left: 10, max: Some(5_000), resets: None });
-    let budget = budget(limit.reported_by(reported));
+    let budget = budget(limit.with_quota(reported));
     let take = || budget.try_take(&request("PUT"), ORDINARY, Instant::now());
-    take().ok().unwrap().learn(&HeaderMap::new());
+    take().ok().unwrap().record_quota(&HeaderMap::new());
     let sent: Vec<_> = (0..20).map_while(|_| take().ok()).collect();
     assert!((9..=10).contains(&sent.len()), "{}", sent.len());
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_others_use_most_of_a_limit_detaches_still_get_a_part_of_the_rest() {
-    let limit = Limit::window(5_000, Duration::from_secs(3_600)).reported_by(|_| quota(499));
+async fn detaches_get_a_part_of_what_other_clients_leave() {
+    let limit = Limit::window(5_000, Duration::from_secs(3_600)).with_quota(|_| quota(499));
     let (budget, detaching) = (budget(limit), Priority { urgency: Urgency::Detaching, has_begun: false });
     let take = |priority| budget.try_take(&request("PUT"), priority, Instant::now());
-    take(detaching).ok().unwrap().learn(&HeaderMap::new());
+    take(detaching).ok().unwrap().record_quota(&HeaderMap::new());
     let sent: Vec<_> = (0..500).map_while(|_| take(detaching).ok()).collect();
     assert_eq!(sent.len(), 429, "86 % of the 500 that others leave");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_urgent_request_does_not_wait_until_the_quota_resets() {
-    let limit = Limit::window(10, Duration::from_secs(3_600)).reported_by(|_| quota(0));
+    let limit = Limit::window(10, Duration::from_secs(3_600)).with_quota(|_| quota(0));
     let budget = budget(limit);
-    budget.try_take(&request("PUT"), URGENT, Instant::now()).ok().unwrap().learn(&HeaderMap::new());
+    budget.try_take(&request("PUT"), URGENT, Instant::now()).ok().unwrap().record_quota(&HeaderMap::new());
     let waits = |priority| {
         let at = budget.try_take(&request("PUT"), priority, Instant::now()).err().unwrap();
         (at - Instant::now()).as_secs()
@@ -291,9 +291,9 @@ async fn an_urgent_request_does_not_wait_until_the_quota_resets() {
 
 #[tokio::test(start_paused = true)]
 async fn tokens_that_other_clients_took_are_missing_in_a_bucket() {
-    let budget = budget(Limit::bucket(|_| true, 100, 10).reported_by(|_| quota(20)));
+    let budget = budget(Limit::bucket(|_| true, 100, 10).with_quota(|_| quota(20)));
     let take = || budget.try_take(&request("PUT"), URGENT, Instant::now());
-    take().ok().unwrap().learn(&HeaderMap::new());
+    take().ok().unwrap().record_quota(&HeaderMap::new());
     let sent: Vec<_> = (0..100).map_while(|_| take().ok()).collect();
     assert!((15..=20).contains(&sent.len()), "{}", sent.len());
 }

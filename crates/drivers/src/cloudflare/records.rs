@@ -43,7 +43,8 @@ pub const REQUESTS_PER_FIVE_MINUTES: usize = 600;
 
 /// The rate limit of a user. Cloudflare reports in each response how many requests are left.
 pub fn limits(per_five_minutes: usize) -> [Limit; 1] {
-    // Such as `"default";r=50;t=30`, and the policy `"default";q=1200;w=300`. There may be several policies.
+    // The header `ratelimit` is `"default";r=50;t=30`, for example, and `ratelimit-policy` is `"default";q=1200;w=300`. There may
+    // be several policies.
     fn quota(headers: &HeaderMap) -> Option<Quota> {
         let items = |name: &str| {
             headers.get(name).and_then(|header| header.to_str().ok()).map(|text| text.split(','))
@@ -60,10 +61,10 @@ pub fn limits(per_five_minutes: usize) -> [Limit; 1] {
             resets: number(state, "t=").map(Duration::from_secs),
         })
     }
-    [Limit::window(per_five_minutes, WINDOW).reported_by(quota)]
+    [Limit::window(per_five_minutes, WINDOW).with_quota(quota)]
 }
 
-/// The window of that limit.
+/// The window of the user's rate limit.
 const WINDOW: Duration = Duration::from_secs(300);
 
 /// The maximum number of changes in one request.

@@ -70,7 +70,7 @@ pub const REQUESTS_PER_HOUR: usize = 5_000;
 
 /// The rate limits of an account. DigitalOcean reports in each response how many requests are left in the hour.
 pub fn limits(per_minute: usize, per_hour: usize) -> [Limit; 2] {
-    let hour = Limit::window(per_hour, Duration::from_secs(3_600)).reported_by(|headers| {
+    let hour = Limit::window(per_hour, Duration::from_secs(3_600)).with_quota(|headers| {
         let left = number(headers, "ratelimit-remaining")?;
         Some(Quota { left, max: number(headers, "ratelimit-limit"), resets: None })
     });
@@ -526,7 +526,7 @@ impl AddressDriver for DigitalOcean {
         Properties {
             moves_in_one_call: true,
             refuses_occupied: true,
-            checks_targets: false,
+            needs_target_check: false,
             staleness_max: Duration::ZERO,
         }
     }

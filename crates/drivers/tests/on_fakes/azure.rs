@@ -384,7 +384,7 @@ async fn a_locked_resource_group_is_a_permanent_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn i20_a_target_in_a_locked_group_is_refused_before_the_address_is_detached() {
+async fn i20_a_locked_target_is_refused_before_the_detach() {
     let (fake, driver, scope) = subscription();
     fake.with(|subscription| {
         subscription.attach_now(ADDRESS, "one");

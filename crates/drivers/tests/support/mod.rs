@@ -1,5 +1,5 @@
-//! What several test binaries of the drivers share: the values that they pass to drivers, how a driver reaches a fake
-//! cloud, and how a change is carried out to its end. `aws.rs` has the AWS drivers with an access key, `canary.rs` the
+//! Helpers that the driver tests share: test values, the connection to a fake cloud, and `finish`, which repeats a call
+//! until it is done. `aws.rs` has the AWS drivers with an access key, `canary.rs` the
 //! test secrets and the search for them in the log.
 //!
 //! Cargo takes each file in `tests` for a test binary, so this module is a folder with a `mod.rs`.

@@ -1,4 +1,4 @@
-//! What the planner decides in small worlds. `worlds` describes the language of the worlds.
+//! Tests of the planner's decisions in small worlds. The module `worlds` documents their syntax.
 
 mod worlds;
 
@@ -123,7 +123,7 @@ fn i20_a_target_is_checked_before_a_live_holder_loses_its_address() {
 }
 
 #[test]
-fn i20_a_holder_that_fails_during_the_check_of_a_target_does_not_wait_for_it() {
+fn i20_a_failover_does_not_wait_for_a_target_check() {
     let checking = |holder: &str| {
         let mut world = world(&format!("checks | n1 {holder} holds a1 | a1 moves n1 -> n2 | n2 | n3"));
         world.in_flight.machines.insert(vm("n2"));
@@ -1876,7 +1876,7 @@ fn before_a_hand_over_a_leader_takes_only_steps_that_can_not_wait() {
     }
     check(
         "n1 cordoned empty holds a1 | n2 | last nothing",
-        expect!["a1 is moved to n2 by the next leader, because this one is about to stop"],
+        expect!["a1 waits for the next leader to move it to n2: this leader is about to stop"],
     );
     let serving = plan(&world("n1 cordoned empty holds a1 | n2 | last nothing"), now());
     assert!(serving.marks.unsure.values().flatten().any(|node| node.as_str() == "n1"), "n1 keeps its label");

@@ -118,7 +118,7 @@ impl AddressDriver for Cloud {
         Properties {
             moves_in_one_call: false,
             refuses_occupied: false,
-            checks_targets: false,
+            needs_target_check: false,
             staleness_max: Duration::ZERO,
         }
     }

@@ -34,7 +34,7 @@ const CLUSTER_RETRY: Duration = Duration::from_secs(10);
 /// How long a VM gets no address after it refused one.
 const AVOID: Duration = Duration::from_secs(60);
 
-/// The longest pause of a VM that can't be changed, such as one in a locked resource group.
+/// The maximum time that a VM gets no address after failed checks, for example because its resource group is locked.
 const AVOID_MAX: Duration = Duration::from_secs(960);
 
 /// Whether the provider refused the call.
@@ -79,10 +79,10 @@ impl Reconciler {
                             self.failures.succeeded(address);
                         }
                         self.index.world.ptrs.remove(address);
-                        self.index.world.checked.remove(address);
+                        self.index.world.checked_targets.remove(address);
                         self.index.correct(scope, *address, holding);
                     }
-                    Effect::CanBeChanged => self.note_checked(&step),
+                    Effect::TargetChecked => self.note_checked(&step),
                     Effect::HasPtr(name) => _ = self.index.world.ptrs.insert(*address, name),
                     Effect::HasEphemeral => {
                         action.machine().iter().for_each(|vm| self.failed_restores.succeeded(vm));
@@ -117,7 +117,7 @@ impl Reconciler {
                         let (until, why) = (later(now, self.retry.shortest), error.to_string().into());
                         self.index.world.avoid_addresses.insert(*address, Pause { until, why });
                     }
-                    // The address stays where it is. Only the target gets a pause, which grows.
+                    // The address stays where it is. Only the target gets a pause, which doubles after each failed check.
                     Action::Check(to) => {
                         let failures = self.failed_checks.failed(to.vm.clone(), ANY_VERSION, &error);
                         let pause = AVOID.saturating_mul(1 << (failures - 1).min(8)).min(AVOID_MAX);
@@ -143,7 +143,7 @@ impl Reconciler {
         };
         let entry = pool.entry(step.address).filter(|entry| entry.to.as_ref() == Some(to));
         let checked = entry.map(|entry| (step.address, entry.written));
-        self.index.world.checked.extend(checked);
+        self.index.world.checked_targets.extend(checked);
         self.failed_checks.succeeded(&to.vm);
     }
 

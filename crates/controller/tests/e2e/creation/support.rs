@@ -1,4 +1,4 @@
-//! The pool of these tests, which creates its addresses, and what its spec, its status and the account hold.
+//! A pool that creates its addresses, and functions that read its spec, its status and the account.
 
 use std::collections::BTreeSet;
 

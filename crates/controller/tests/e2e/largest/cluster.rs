@@ -20,7 +20,7 @@ use crate::rig::read;
 /// How many requests create the cluster at the same time.
 const AT_ONCE: usize = 48;
 
-/// How often a request is sent until it works.
+/// Maximum number of tries for each request.
 const TRIES: usize = 5;
 
 const PODS_OF_A_NODE: usize = 10;
@@ -141,8 +141,8 @@ fn pool(number: usize) -> FloatingIPPool {
     pool
 }
 
-/// Creates objects with many requests at the same time. Repeats a request that fails, because a timeout would lose the
-/// work of many minutes.
+/// Creates objects with many requests at the same time. Retries failed requests, because one timeout would otherwise discard
+/// many minutes of work.
 pub async fn create_all<F: Future<Output = kube::Result<()>>>(count: usize, create: impl Fn(usize) -> F) {
     let create = &create;
     let repeated = |number| async move {
@@ -203,8 +203,8 @@ async fn create(client: &Client, size: Size) {
     .await;
 }
 
-/// The folder for the copies of clusters, and the name of the copy of this one. The name depends on everything that the copy
-/// depends on.
+/// The folder for cluster copies, and the name of the copy for this size. The name contains a hash of everything that the
+/// copy is built from.
 fn cached(size: Size) -> (PathBuf, String) {
     let mut hasher = DefaultHasher::new();
     (include_str!("cluster.rs"), size).hash(&mut hasher);

@@ -175,7 +175,7 @@ impl Sketch {
             ["last", "urgent"] => self.world.last_steps = Some(LastSteps::Urgent),
             ["last", "attach"] => self.world.last_steps = Some(LastSteps::Attach),
             ["last", "nothing"] => self.world.last_steps = Some(LastSteps::Nothing),
-            ["checks"] => _ = self.world.checks_targets.insert(Provider::Gcp),
+            ["checks"] => _ = self.world.needs_target_check.insert(Provider::Gcp),
             ["onecall"] => _ = self.world.moves_in_one_call.insert(Provider::Gcp),
             ["creates", how @ ..] => {
                 pool.creates = Some("tag".into());
@@ -324,7 +324,7 @@ impl Sketch {
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
             ["replaced"] => _ = self.pool.replaced_ephemeral.insert(address),
             ["checked", written] => {
-                self.world.checked.insert(address, Tick(written.parse().unwrap()));
+                self.world.checked_targets.insert(address, Tick(written.parse().unwrap()));
             }
             ["named", name] => _ = self.world.ptrs.insert(address, (*name).into()),
             ["kept", name] => _ = self.pool.ptrs.insert(address, (*name).into()),

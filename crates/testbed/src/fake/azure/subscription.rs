@@ -35,7 +35,7 @@ pub struct Azure {
     pub hides_interfaces: bool,
     /// The resource groups with a lock that forbids changes, in lower case.
     pub locked: BTreeSet<String>,
-    /// The resource group of what a test adds or changes next.
+    /// The resource group of the next object that a test adds or changes.
     pub group: String,
     pub(super) subscription: String,
     pub(super) token: String,

@@ -28,7 +28,7 @@ pub struct DigitalOcean {
     pub hides_locks: bool,
     pub(super) droplets: BTreeMap<u64, Droplet>,
     pub(super) addresses: BTreeMap<String, Address>,
-    /// The addresses that each droplet holds, for accounts with thousands of them.
+    /// Index of the addresses by droplet. It keeps accounts with thousands of addresses fast.
     held: BTreeMap<u64, BTreeSet<String>>,
     pub(super) actions: BTreeMap<u64, Action>,
     /// The IDs of unfinished actions.
