@@ -72,18 +72,6 @@ pub trait AddressDriver: Send + Sync {
         Box::pin(async { Ok(Progress::Done) })
     }
 
-    /// Checks that the controller may change the target VM, before it detaches the address from its holder. The VM stays as
-    /// it is. Returns [`Progress::Done`] without a call if the provider would refuse the detach for the same reason.
-    fn check_target<'a>(
-        &'a self,
-        scope: &'a Scope,
-        address: Address,
-        vm: &'a VmId,
-    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        let _ = (scope, address, vm);
-        Box::pin(async { Ok(Progress::Done) })
-    }
-
     /// Detaches an address from a VM. Returns [`Progress::Done`] if no VM holds the address. If the driver sees it on
     /// another VM, it returns a conflict, because the caller's view is outdated.
     fn detach<'a>(
@@ -253,9 +241,6 @@ pub struct Properties {
     /// the VM first does not replace this: what it reads can change or be stale. EC2 replaces the address without an
     /// error.
     pub refuses_occupied: bool,
-    /// The provider may accept the detach and then refuse the attach, for example because the target is locked. So the
-    /// controller calls [`AddressDriver::check_target`] before the detach.
-    pub needs_target_check: bool,
     /// How long a read can still return the old state after the provider has confirmed a change.
     pub staleness_max: Duration,
 }

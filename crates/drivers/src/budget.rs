@@ -56,8 +56,6 @@ pub struct Limit {
 pub struct Quota {
     /// How many requests are left, for all clients together.
     pub left: usize,
-    /// The limit for all clients together, if the provider reports it.
-    pub max: Option<usize>,
     /// How long until more requests are left, if the provider reports it.
     pub resets: Option<Duration>,
 }
@@ -333,7 +331,7 @@ impl Sent {
             let Kept { quota, used, .. } = &mut limits[*at];
             if let Some(quota) = quota.and_then(|quota| quota(headers)) {
                 used.forget_before(now);
-                used.reported(quota, now);
+                used.reported(quota, self.at, now);
             }
         }
     }
@@ -406,6 +404,8 @@ enum Used {
 struct OtherClients {
     /// This controller's part of the window: the requests that it has sent, and those that are left.
     share: usize,
+    /// When the request was sent whose response reported it, and when the response arrived.
+    sent_at: Instant,
     reported_at: Instant,
     resets: Duration,
 }
@@ -421,9 +421,12 @@ impl OtherClients {
         is_any_in_flight: bool,
         now: Instant,
     ) -> Option<Instant> {
-        let rests = if priority.is_urgent() { PROBE_EVERY } else { self.resets };
+        let (rests, longest) = match priority.is_urgent() {
+            true => (PROBE_EVERY, WAIT_MAX),
+            false => (self.resets, PAUSE_MAX),
+        };
         let behind = PROBE_EVERY.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
-        let turn = later(later(self.reported_at, rests).max(now), behind.min(PAUSE_MAX));
+        let turn = later(later(self.reported_at, rests).max(now), behind.min(longest));
         match is_any_in_flight {
             true => Some(turn.max(later(now, PROBE_EVERY))),
             false => Some(turn).filter(|turn| *turn > now),
@@ -598,14 +601,15 @@ impl Used {
         }
     }
 
-    /// Notes what a response reports.
-    fn reported(&mut self, Quota { left, max, resets }: Quota, now: Instant) {
+    /// Notes what the response to a request that was sent at `sent_at` reports, unless a later request has reported already.
+    fn reported(&mut self, Quota { left, resets }: Quota, sent_at: Instant, now: Instant) {
         match self {
+            Self::Window { others: Some(others), .. } if others.sent_at > sent_at => {}
             Self::Window { requests_max, answered, in_flight, others, .. } => {
                 let share = left.saturating_add(answered.len() + *in_flight);
-                let max = max.unwrap_or(*requests_max).min(*requests_max);
                 let resets = resets.unwrap_or(PAUSE_MAX).clamp(PROBE_EVERY, PAUSE_MAX);
-                *others = (share < max).then_some(OtherClients { share, reported_at: now, resets });
+                let reported = OtherClients { share, sent_at, reported_at: now, resets };
+                *others = (share < *requests_max).then_some(reported);
             }
             Self::Bucket { burst, interval, full_at, .. } => {
                 let taken = burst.saturating_sub(u32::try_from(left).unwrap_or(u32::MAX));

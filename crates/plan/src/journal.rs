@@ -81,7 +81,6 @@ impl Pool {
             Action::Attach(_)
             | Action::Replace(_)
             | Action::Restore(_)
-            | Action::Check(_)
             | Action::Detach(_)
             | Action::Release(_)
             | Action::Drop => {}

@@ -6,8 +6,6 @@
 //!
 //! ```text
 //! the epoch of an earlier leader                        claim it: write it again with this leader's epoch
-//! only a check of its target is in flight, and the      abandon: another node can get it sooner
-//!   holder was lost
 //! a call or operation for it is in flight, the entry    wait
 //!   is being written, the backoff after a failure has
 //!   not ended, or the call waits for the rate limit
@@ -32,8 +30,6 @@
 //! the target may not get it any more                    abandon: the planner looks for another node
 //! free, a target                                        attach
 //! on the source, no target                              detach
-//! on the source, which serves it, and a target that     check the target
-//!   must be checked first and is not checked yet
 //! on the source, a target                               detach, once no urgent move waits for the rate limit and few
 //!                                                         other addresses are detached; or attach, if the cloud moves
 //!                                                         an address in one call
@@ -95,7 +91,6 @@ pub(crate) enum NextAction {
     Attach(Target),
     Replace(Target),
     Restore(VmId),
-    Check(Target),
     Detach(VmId),
     /// Release the address, which has this mark.
     Release(Arc<str>),
@@ -115,16 +110,8 @@ pub(crate) fn next(
     if entry.epoch != world.epoch && !crate::sabotaged!(EpochIgnored) {
         return NextAction::Claim;
     }
-    if entry.written == PENDING {
+    if is_in_flight(world, address, entry) || entry.written == PENDING {
         return NextAction::Wait;
-    }
-    if is_in_flight(world, address, entry) {
-        // The check does not touch the holder. If the holder fails meanwhile, the controller abandons the move, so that
-        // another node can get the address.
-        return match is_holder_lost_during_check(world, pool, address, entry) {
-            true => NextAction::Abandon,
-            false => NextAction::Wait,
-        };
     }
     if let Some(pause) = world.avoid_addresses.get(&address).filter(|pause| now < pause.until) {
         return NextAction::WaitUntil(pause.until);
@@ -191,20 +178,11 @@ fn towards_target(
         (Holding::By(vm), Some(from), Some(to)) if vm == from => {
             match world.moves_in_one_call.contains(&pool.scope.provider) {
                 true => NextAction::Attach(to.clone()),
-                false if needs_check(world, &pool.scope, address, entry) => NextAction::Check(to.clone()),
                 false => NextAction::Detach(from.clone()),
             }
         }
         (Holding::By(_) | Holding::Missing, ..) => NextAction::Abandon,
     }
-}
-
-/// Whether the controller has to check the target before it detaches an address. If the holder does not serve the
-/// address, the check would only delay the failover.
-fn needs_check(world: &World, scope: &Scope, address: Address, entry: &Move) -> bool {
-    world.needs_target_check.contains(&scope.provider)
-        && world.checked_targets.get(&address) != Some(&entry.written)
-        && !is_holder_lost(world, entry)
 }
 
 /// Whether the controller may take an address from a VM: the VM backs a node, or was the last holder, or the policy
@@ -351,17 +329,6 @@ pub(crate) fn is_doubtfully_there(entry: &Move, fact: &Fact) -> bool {
 fn is_in_flight(world: &World, address: Address, entry: &Move) -> bool {
     world.in_flight.addresses.contains(&address)
         || entry.machines().any(|vm| world.in_flight.machines.contains(vm))
-}
-
-/// Whether the holder was lost while only the check of the target is in flight.
-fn is_holder_lost_during_check(world: &World, pool: &Pool, address: Address, entry: &Move) -> bool {
-    let Some(from) = &entry.from else { return false };
-    let fact = world.fact(&pool.scope, address).filter(|fact| fact.as_of > entry.written);
-    world.needs_target_check.contains(&pool.scope.provider)
-        && fact.is_some_and(|fact| fact.holding == Holding::By(from.clone()))
-        && !world.in_flight.addresses.contains(&address)
-        && !world.in_flight.machines.contains(from)
-        && is_holder_lost(world, entry)
 }
 
 fn may_keep(world: &World, pool: &Pool, vm: &VmId, now: Timestamp) -> bool {

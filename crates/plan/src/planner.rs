@@ -511,13 +511,11 @@ impl<'a> Planner<'a> {
             NextAction::Attach(to) => Some(Action::Attach(to)),
             NextAction::Replace(to) => Some(Action::Replace(to)),
             NextAction::Restore(vm) => Some(Action::Restore(vm)),
-            NextAction::Check(to) => {
-                is_queued = !self.may_continue(pool);
-                (!is_queued).then_some(Action::Check(to))
-            }
             NextAction::Detach(from) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
-                is_queued = !self.may_continue(pool);
-                (!is_queued).then_some(Action::Detach(from))
+                // In mode Observe the controller does not take the step, so it does not count.
+                let may = !pool.policy.mode.acts() || self.may_take_off(&pool.scope);
+                is_queued = !may;
+                may.then_some(Action::Detach(from))
             }
             NextAction::Detach(from) => Some(Action::Detach(from)),
             NextAction::Release(mark) => Some(Action::Release(mark)),
@@ -535,12 +533,6 @@ impl<'a> Planner<'a> {
             (None, Some(to)) if is_queued => Verdict::Queued(to.node.clone()),
             (None, to) => Verdict::Moving(to.as_ref().map(|to| to.node.clone())),
         }
-    }
-
-    /// Whether the controller may check the target or detach the address now. In mode Observe it runs no step, so the
-    /// address does not count as detached.
-    fn may_continue(&mut self, pool: &Pool) -> bool {
-        !pool.policy.mode.acts() || self.may_take_off(&pool.scope)
     }
 
     /// Whether the controller may detach a working address to move it. If so, the address counts as detached from now
@@ -756,9 +748,17 @@ impl<'a> Planner<'a> {
                 // Its VM still serves the address.
                 self.leave_mark(pool, node);
             }
-            if !entry.releases {
-                let fact = self.world.fact(&step.scope, step.address);
-                let is_attached = fact.is_some_and(|fact| matches!(fact.holding, Holding::By(_)));
+            // It may be uncertain where the address is, or a VM of others may hold it. Then the present verdict says so.
+            let is_attached = match self.world.fact(&step.scope, step.address) {
+                Some(Fact { holding: Holding::Free, .. }) => false,
+                Some(Fact { holding: Holding::By(vm), is_unconfirmed: false, .. })
+                    if self.world.node_of(vm).is_some() =>
+                {
+                    true
+                }
+                _ => continue,
+            };
+            if !entry.releases && !entry.repeats_attach() {
                 let to = entry.to.as_ref().map(|to| to.node.clone());
                 let left = Verdict::LeftToNextLeader { to, is_attached };
                 self.set_verdict(&step.pool, step.address, left);

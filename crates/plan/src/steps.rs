@@ -139,8 +139,6 @@ pub enum Action {
     Replace(Target),
     /// Give a VM an ephemeral address again.
     Restore(VmId),
-    /// Check that the provider lets the controller change the target VM, before the address leaves a VM that serves it.
-    Check(Target),
     /// Detach the address from a VM.
     Detach(VmId),
     /// Release the address at the provider permanently, if the provider shows this tag on it.
@@ -154,12 +152,7 @@ impl Action {
     pub fn is_call(&self) -> bool {
         matches!(
             self,
-            Self::Attach(_)
-                | Self::Replace(_)
-                | Self::Restore(_)
-                | Self::Check(_)
-                | Self::Detach(_)
-                | Self::Release(_)
+            Self::Attach(_) | Self::Replace(_) | Self::Restore(_) | Self::Detach(_) | Self::Release(_)
         )
     }
 
@@ -175,7 +168,7 @@ impl Action {
     /// The VM that a call to the cloud is about.
     pub fn machine(&self) -> Option<&VmId> {
         match self {
-            Self::Attach(to) | Self::Replace(to) | Self::Check(to) => Some(&to.vm),
+            Self::Attach(to) | Self::Replace(to) => Some(&to.vm),
             Self::Detach(vm) | Self::Restore(vm) => Some(vm),
             Self::Begin(_)
             | Self::Claim
@@ -217,7 +210,6 @@ impl fmt::Display for Step {
                 write!(f, "record for {address} that the target VM has an ephemeral address")
             }
             Action::KeepPtr(name) => write!(f, "save the PTR name {name} of {address} in the status"),
-            Action::Check(to) => write!(f, "check whether {} can get {address}", to.node),
             Action::Detach(from) => write!(f, "detach {address} from {from}"),
         }
     }

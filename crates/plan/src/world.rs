@@ -60,10 +60,6 @@ pub struct World {
     pub moves_in_one_call: BTreeSet<Provider>,
     /// Clouds that refuse to attach an address to a VM that holds one, before anything changes.
     pub refuses_occupied: BTreeSet<Provider>,
-    /// Clouds that may refuse the attach after the detach. The controller checks the target first.
-    pub needs_target_check: BTreeSet<Provider>,
-    /// For each address whose target was checked: when the journal entry of its move was written.
-    pub checked_targets: BTreeMap<Address, Tick>,
     /// Clouds whose listings up to this time may be older than the last change of an earlier leader. With [`PENDING`],
     /// every listing may be older.
     pub stale_until: BTreeMap<Provider, Tick>,

@@ -50,7 +50,6 @@ struct Facts {
     members: Vec<(PoolKey, NodeName, Option<Pods>)>,
     holdings: BTreeMap<Address, Fact>,
     one_call: bool,
-    checks_targets: bool,
     can_tag: bool,
 }
 
@@ -124,8 +123,7 @@ fn random(seed: u64) -> Facts {
         }
         pools.push(pool);
     }
-    let [one_call, can_tag, checks_targets] = [(); 3].map(|()| rng.one_in(2));
-    Facts { nodes, pools, members, holdings, one_call, checks_targets, can_tag }
+    Facts { nodes, pools, members, holdings, one_call: rng.one_in(2), can_tag: rng.one_in(2) }
 }
 
 fn random_pool(rng: &mut Rng, number: u64, addresses: u64, holdings: &BTreeMap<Address, Fact>) -> Pool {
@@ -201,9 +199,6 @@ fn build(facts: &Facts, backwards: bool) -> World {
     world.epoch = Epoch(1);
     if facts.one_call {
         world.moves_in_one_call.insert(Provider::Gcp);
-    }
-    if facts.checks_targets {
-        world.needs_target_check.insert(Provider::Gcp);
     }
     if backwards {
         facts.nodes.reverse();
@@ -290,7 +285,7 @@ fn assert_sound(world: &World, plan: &Plan) {
                 );
                 (entry.to.clone(), entry.from.clone().filter(|_| !is_free))
             }
-            Action::Attach(to) | Action::Replace(to) | Action::Check(to) => (Some(to.clone()), None),
+            Action::Attach(to) | Action::Replace(to) => (Some(to.clone()), None),
             Action::Detach(from) => (None, Some(from.clone())),
             Action::Release(mark) => {
                 let shown = world.fact(&step.scope, step.address).and_then(|fact| fact.tag.as_ref());
@@ -368,10 +363,6 @@ fn carry_out(world: &mut World, plan: &Plan, tick: &mut u64, now: Timestamp) {
             }
             Action::Attach(to) => hold(world, step.address, Holding::By(to.vm.clone()), *tick),
             Action::Restore(vm) => _ = world.has_ephemeral.insert(vm.clone()),
-            Action::Check(_) => {
-                let written = pool.entry(step.address).unwrap().written;
-                world.checked_targets.insert(step.address, written);
-            }
             Action::Detach(_) => hold(world, step.address, Holding::Free, *tick),
             Action::Release(_) => hold(world, step.address, Holding::Missing, *tick),
             Action::Drop => pool.addresses.retain(|address| *address != step.address),

@@ -64,8 +64,6 @@ const OPERATIONS_MAX: usize = 8;
 pub enum Effect {
     /// The new holder of the address, if any.
     Holds(Holding),
-    /// The controller may change the target.
-    TargetChecked,
     /// The VM has an ephemeral address. The step restored it, or found it and did not attach the address.
     HasEphemeral,
     /// The step changed nothing, because the address has a PTR record with this name, which has to be journalled first.
@@ -223,10 +221,7 @@ impl Executor {
             tracing::warn!(object = %step.pool, %provider, %step, "no credentials for this provider; step skipped");
             return;
         };
-        // A check does not block the address: a failover may have to detach it meanwhile.
-        if !matches!(step.action, Action::Check(_)) {
-            self.in_flight.addresses.insert(step.address);
-        }
+        self.in_flight.addresses.insert(step.address);
         self.in_flight.machines.extend(step.action.machine().cloned());
         let gate = Arc::clone(self.gates.entry(step.scope.clone()).or_default());
         let polling = &mut self.polling;
@@ -323,9 +318,7 @@ impl Executor {
     fn forget(&mut self, ended: &Ended) {
         match ended {
             Ended::Step(Outcome { step, .. }) => {
-                if !matches!(step.action, Action::Check(_)) {
-                    self.in_flight.addresses.remove(&step.address);
-                }
+                self.in_flight.addresses.remove(&step.address);
                 if let Some(machine) = step.action.machine() {
                     self.in_flight.machines.remove(machine);
                 }
@@ -382,7 +375,7 @@ async fn take(
     ptr.iter().for_each(|name| driver.keep_ptr(*address, name));
     let urgency = match action {
         _ if *is_urgent => Urgency::Urgent,
-        Action::Check(_) | Action::Detach(_) => Urgency::Detaching,
+        Action::Detach(_) => Urgency::Detaching,
         _ => Urgency::Ordinary,
     };
     let advance = async |has_begun: bool| {
@@ -390,7 +383,6 @@ async fn take(
             Action::Attach(to) => driver.attach(scope, *address, &to.vm),
             Action::Replace(to) => driver.replace(scope, *address, &to.vm),
             Action::Restore(vm) => driver.restore(scope, *address, vm),
-            Action::Check(to) => driver.check_target(scope, *address, &to.vm),
             Action::Detach(from) => driver.detach(scope, *address, from),
             Action::Release(mark) => driver.release(scope, *address, mark),
             other => return Err(DriverError::Invalid(format!("{other:?} is not a call"))),
@@ -425,7 +417,6 @@ async fn take(
             return Ok(match action {
                 Action::Attach(to) | Action::Replace(to) => Effect::Holds(Holding::By(to.vm.clone())),
                 Action::Restore(_) => Effect::HasEphemeral,
-                Action::Check(_) => Effect::TargetChecked,
                 Action::Release(_) => Effect::Holds(Holding::Missing),
                 _ => Effect::Holds(Holding::Free),
             });

@@ -23,8 +23,7 @@ use std::time::Duration;
 
 use drivers::times::later;
 use plan::{
-    Action, Epoch, EventReason, Journal, LastSteps, Plan, Scope, SignedDuration, Timestamp, Verdict, VmId,
-    Waits,
+    Epoch, EventReason, Journal, LastSteps, Plan, Scope, SignedDuration, Timestamp, Verdict, VmId, Waits,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -82,7 +81,6 @@ pub struct Reconciler {
     failures: Backoff<plan::Address>,
     /// Failures to restore the ephemeral address of a VM.
     failed_restores: Backoff<plan::VmId>,
-    failed_checks: Backoff<plan::VmId>,
     failed_creations: Backoff<plan::PoolKey>,
     /// For each pool, the number of recent evictions, and the time of the last one.
     evictions: BTreeMap<plan::PoolKey, (u32, Instant)>,
@@ -127,7 +125,6 @@ impl Reconciler {
         let mut index = Index::default();
         index.world.moves_in_one_call = executor.providers_where(|properties| properties.moves_in_one_call);
         index.world.refuses_occupied = executor.providers_where(|properties| properties.refuses_occupied);
-        index.world.needs_target_check = executor.providers_where(|properties| properties.needs_target_check);
         Self {
             index,
             seen: inbox.events,
@@ -144,7 +141,6 @@ impl Reconciler {
             retry,
             failures: Backoff::new(retry),
             failed_restores: Backoff::new(retry),
-            failed_checks: Backoff::new(retry),
             failed_creations: Backoff::new(retry),
             evictions: BTreeMap::new(),
             failed_records: Backoff::new(retry),
@@ -246,8 +242,7 @@ impl Reconciler {
             if !self.reporter.is_writing(&step.pool) {
                 tracing::info!(object = %step.pool, address = %step.address, "move" = self.move_id(step.address), %step, "starting step");
                 // This step may add or remove the ephemeral address of the VM, so the known fact is no longer valid.
-                let changed = step.action.machine().filter(|_| !matches!(step.action, Action::Check(_)));
-                changed.iter().for_each(|vm| _ = self.index.world.has_ephemeral.remove(*vm));
+                step.action.machine().iter().for_each(|vm| _ = self.index.world.has_ephemeral.remove(*vm));
                 self.executor.begin(step.clone());
             }
         }

@@ -50,7 +50,6 @@ struct Call {
 const LIST: Call = Call { operation: "list", known_as: "ListIPs" };
 const ATTACH: Call = Call { operation: "attach", known_as: "AssignIP" };
 const RESTORE: Call = Call { operation: "restore", known_as: "RestoreIP" };
-const CHECK: Call = Call { operation: "check", known_as: "CheckNode" };
 const DETACH: Call = Call { operation: "detach", known_as: "UnassignIP" };
 const CREATE: Call = Call { operation: "create", known_as: "CreateIP" };
 const RELEASE: Call = Call { operation: "release", known_as: "ReleaseIP" };
@@ -144,15 +143,6 @@ impl AddressDriver for Metered {
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
         self.counted(RESTORE, self.driver.restore(scope, address, vm))
-    }
-
-    fn check_target<'a>(
-        &'a self,
-        scope: &'a Scope,
-        address: Address,
-        vm: &'a VmId,
-    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted(CHECK, self.driver.check_target(scope, address, vm))
     }
 
     fn detach<'a>(

@@ -562,12 +562,7 @@ impl AddressDriver for Ec2 {
     }
 
     fn properties(&self) -> Properties {
-        Properties {
-            moves_in_one_call: false,
-            refuses_occupied: false,
-            needs_target_check: false,
-            staleness_max: self.staleness_max,
-        }
+        Properties { moves_in_one_call: false, refuses_occupied: false, staleness_max: self.staleness_max }
     }
 }
 

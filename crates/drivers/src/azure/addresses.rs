@@ -9,8 +9,8 @@
 //! PublicIPAddresses_ListAll          list, create (names in use)       Microsoft.Network/publicIPAddresses/read
 //! PublicIPAddresses_Get              attach, detach, release, create   Microsoft.Network/publicIPAddresses/read
 //! NetworkInterfaces_ListAll          list, machines                    Microsoft.Network/networkInterfaces/read
-//! NetworkInterfaces_Get              attach, detach, check             Microsoft.Network/networkInterfaces/read
-//! NetworkInterfaces_CreateOrUpdate   attach, detach, check             Microsoft.Network/networkInterfaces/write,
+//! NetworkInterfaces_Get              attach, detach                    Microsoft.Network/networkInterfaces/read
+//! NetworkInterfaces_CreateOrUpdate   attach, detach                    Microsoft.Network/networkInterfaces/write,
 //!                                                                      and the join actions of what the interface
 //!                                                                      refers to
 //! PublicIPAddresses_CreateOrUpdate   create                            Microsoft.Network/publicIPAddresses/write
@@ -18,10 +18,6 @@
 //! VirtualMachines_ListAll            machines                          Microsoft.Compute/virtualMachines/read
 //! Operations_Get                     poll                              Microsoft.Network/locations/operations/read
 //! ```
-//!
-//! Locks and roles usually apply to whole resource groups. If the interfaces of target and holder are in different groups,
-//! `check_target` writes the target's interface back unchanged. Azure refuses this write if the controller may not change
-//! the interface. It does not check the permission to use the address.
 //!
 //! VMs at Azure have no ephemeral addresses: each address on an interface is a resource that somebody created, so the
 //! driver never removes one to make room. The driver remembers the resource ID of each address from the last listing.
@@ -109,7 +105,7 @@ pub fn limits() -> [Limit; 4] {
 
 /// The remaining quota in this header.
 fn quota(headers: &HeaderMap, name: &str) -> Option<Quota> {
-    Some(Quota { left: number(headers, name)?, max: None, resets: None })
+    Some(Quota { left: number(headers, name)?, resets: None })
 }
 
 /// The path of the operation that a request started, if the response has a link to it.
@@ -133,8 +129,6 @@ pub struct Azure {
 #[derive(Clone, Default)]
 struct Known {
     addresses: BTreeMap<Address, String>,
-    /// The interface that holds each address.
-    holders: BTreeMap<Address, String>,
     /// The interface of each VM.
     interfaces: BTreeMap<VmId, String>,
 }
@@ -228,11 +222,10 @@ impl Azure {
                 }
                 (holding, _) => holding,
             };
-            if let Some(HolderId::Interface(id)) = found.holder() {
-                if interface(&id).is_some_and(|interface| interface.state() == State::Failed) {
-                    listing.unconfirmed.insert(address);
-                }
-                known.holders.insert(address, id);
+            if let Some(HolderId::Interface(id)) = found.holder()
+                && interface(&id).is_some_and(|interface| interface.state() == State::Failed)
+            {
+                listing.unconfirmed.insert(address);
             }
             let region = found.location.as_deref().map(|location| location.to_lowercase().into());
             let tag = found.tag().map(Into::into);
@@ -297,7 +290,10 @@ impl Azure {
                 Err(error) => return Err(error),
             }
         }
-        self.check_holder(scope, &interface, vm)?;
+        if interface.holder().as_ref() != Some(vm) {
+            self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(scope);
+            return Err(DriverError::Conflict(format!("{id} no longer belongs to {vm}")));
+        }
         if let (Some(here), Some(there)) = (interface.location(), &public.location)
             && !here.eq_ignore_ascii_case(there)
         {
@@ -327,40 +323,7 @@ impl Azure {
                 }
             }
         }
-        let attached = |interface: Interface| interface.with_public(place, Some(&public.id));
-        self.write(scope, address, Some(vm), interface, attached).await
-    }
-
-    /// Checks that an interface still belongs to a VM.
-    fn check_holder(&self, scope: &Scope, interface: &Interface, vm: &VmId) -> Result<(), DriverError> {
-        if interface.holder().as_ref() == Some(vm) {
-            return Ok(());
-        }
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(scope);
-        Err(DriverError::Conflict(format!("{} no longer belongs to {vm}", interface.id())))
-    }
-
-    /// Writes the interface of a VM without a change, unless the interface that holds the address is in the same
-    /// resource group.
-    async fn write_unchanged(
-        &self,
-        scope: &Scope,
-        address: Address,
-        vm: &VmId,
-    ) -> Result<Progress, DriverError> {
-        let found =
-            |known: &Known| Some((known.interfaces.get(vm)?.clone(), known.holders.get(&address).cloned()));
-        let (id, holder) = self.called(scope, vm, found).await?;
-        let group_of = |id: &str| ResourceId::parse(id).map(|id| id.group);
-        if holder.is_some_and(|holder| group_of(&holder) == group_of(&id)) {
-            return Ok(Progress::Done);
-        }
-        let interface = self.read_interface(&id).await?;
-        self.check_holder(scope, &interface, vm)?;
-        if interface.state() == State::Changing {
-            return Err(DriverError::Conflict(format!("{vm}: {CHANGING}")));
-        }
-        self.write(scope, address, None, interface, |unchanged| Some(unchanged.0)).await
+        self.write(scope, address, interface, place, Some((&public.id, vm))).await
     }
 
     async fn detach_from(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
@@ -383,22 +346,21 @@ impl Azure {
         }
         match interface.place_of(&public.id) {
             Some(place) if interface.state() != State::Changing => {
-                let detached = |interface: Interface| interface.with_public(place, None);
-                self.write(scope, address, None, interface, detached).await
+                self.write(scope, address, interface, place, None).await
             }
             _ => Err(DriverError::Conflict(format!("{address} or {vm}: {CHANGING}"))),
         }
     }
 
-    /// Writes an interface, unless someone else has changed it since it was read. `target` is the VM that gets the address,
-    /// if any.
+    /// Writes an interface if it is unchanged since it was read. `put` is the address for the IP configuration at
+    /// `place`; `None` removes the address from it.
     async fn write(
         &self,
         scope: &Scope,
         address: Address,
-        target: Option<&VmId>,
         interface: Interface,
-        change: impl FnOnce(Interface) -> Option<Value>,
+        place: usize,
+        put: Option<(&str, &VmId)>,
     ) -> Result<Progress, DriverError> {
         let name = "NetworkInterfaces_CreateOrUpdate";
         let etag = interface.etag().ok_or_else(|| unreadable("NetworkInterfaces_Get", &"it has no etag"))?;
@@ -407,14 +369,14 @@ impl Azure {
         let condition = (!plan::sabotaged!(ConditionForgotten)).then_some((header::IF_MATCH, etag));
         let headers = HeaderMap::from_iter(condition);
         let path = resource_path(interface.id());
-        let body = change(interface);
+        let body = interface.with_public(place, put.map(|(id, _)| id));
         let body =
             body.ok_or_else(|| unreadable("NetworkInterfaces_Get", &"an IP configuration is incomplete"))?;
         let answer = self.api.call_with_headers(name, Method::PUT, &path, headers, Some(body)).await?;
         let (headers, body): (_, Value) = answer;
         // A response without a body means that Azure has only accepted the change.
         let state = if body.is_null() { State::Changing } else { State::told_by(&body) };
-        Ok(self.progress(scope, address, target, path, &headers, state))
+        Ok(self.progress(scope, address, put.map(|(_, vm)| vm), path, &headers, state))
     }
 
     /// The progress of a change, from the response to it.
@@ -609,15 +571,6 @@ impl AddressDriver for Azure {
         self.attach_to(scope, address, vm).boxed()
     }
 
-    fn check_target<'a>(
-        &'a self,
-        scope: &'a Scope,
-        address: Address,
-        vm: &'a VmId,
-    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.write_unchanged(scope, address, vm).boxed()
-    }
-
     fn detach<'a>(
         &'a self,
         scope: &'a Scope,
@@ -658,11 +611,6 @@ impl AddressDriver for Azure {
 
     fn properties(&self) -> Properties {
         // A write of an interface replaces the address that it has.
-        Properties {
-            moves_in_one_call: false,
-            refuses_occupied: false,
-            needs_target_check: true,
-            staleness_max: Duration::ZERO,
-        }
+        Properties { moves_in_one_call: false, refuses_occupied: false, staleness_max: Duration::ZERO }
     }
 }

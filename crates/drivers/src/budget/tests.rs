@@ -14,7 +14,7 @@ fn per_minute(requests_max: usize) -> Budget {
 }
 
 fn quota(left: usize) -> Option<Quota> {
-    Some(Quota { left, max: None, resets: None })
+    Some(Quota { left, resets: None })
 }
 
 const URGENT: Priority = Priority { urgency: Urgency::Urgent, has_begun: true };
@@ -259,8 +259,7 @@ async fn one_request_at_a_time_finds_out_what_is_left() {
 #[tokio::test(start_paused = true)]
 async fn a_limit_above_the_providers_follows_the_reported_quota() {
     let limit = Limit::window(1_000_000, Duration::from_secs(3_600));
-    let reported = |_: &HeaderMap| Some(Quota { left: 10, max: Some(5_000), resets: None });
-    let budget = budget(limit.with_quota(reported));
+    let budget = budget(limit.with_quota(|_| quota(10)));
     let take = || budget.try_take(&request("PUT"), ORDINARY, Instant::now());
     take().ok().unwrap().record_quota(&HeaderMap::new());
     let sent: Vec<_> = (0..20).map_while(|_| take().ok()).collect();

@@ -57,7 +57,6 @@ pub fn limits(per_five_minutes: usize) -> [Limit; 1] {
         let state = items("ratelimit")?.find(|item| name(item) == name(policy))?;
         Some(Quota {
             left: usize::try_from(number(state, "r=")?).ok()?,
-            max: number(policy, "q=").and_then(|max| usize::try_from(max).ok()),
             resets: number(state, "t=").map(Duration::from_secs),
         })
     }

@@ -70,10 +70,8 @@ pub const REQUESTS_PER_HOUR: usize = 5_000;
 
 /// The rate limits of an account. DigitalOcean reports in each response how many requests are left in the hour.
 pub fn limits(per_minute: usize, per_hour: usize) -> [Limit; 2] {
-    let hour = Limit::window(per_hour, Duration::from_secs(3_600)).with_quota(|headers| {
-        let left = number(headers, "ratelimit-remaining")?;
-        Some(Quota { left, max: number(headers, "ratelimit-limit"), resets: None })
-    });
+    let hour = Limit::window(per_hour, Duration::from_secs(3_600))
+        .with_quota(|headers| Some(Quota { left: number(headers, "ratelimit-remaining")?, resets: None }));
     [Limit::window(per_minute, Duration::from_secs(60)), hour]
 }
 
@@ -523,12 +521,7 @@ impl AddressDriver for DigitalOcean {
 
     fn properties(&self) -> Properties {
         // A droplet has at most one reserved IP: the API rejects a second one with status 422.
-        Properties {
-            moves_in_one_call: true,
-            refuses_occupied: true,
-            needs_target_check: false,
-            staleness_max: Duration::ZERO,
-        }
+        Properties { moves_in_one_call: true, refuses_occupied: true, staleness_max: Duration::ZERO }
     }
 }
 

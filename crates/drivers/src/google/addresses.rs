@@ -513,12 +513,7 @@ impl AddressDriver for Compute {
 
     fn properties(&self) -> Properties {
         // The API rejects a second access config of an interface, but not one of another interface of the VM.
-        Properties {
-            moves_in_one_call: false,
-            refuses_occupied: false,
-            needs_target_check: false,
-            staleness_max: Duration::ZERO,
-        }
+        Properties { moves_in_one_call: false, refuses_occupied: false, staleness_max: Duration::ZERO }
     }
 }
 

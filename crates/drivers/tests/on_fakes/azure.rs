@@ -384,34 +384,6 @@ async fn a_locked_resource_group_is_a_permanent_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn i20_a_locked_target_is_refused_before_the_detach() {
-    let (fake, driver, scope) = subscription();
-    fake.with(|subscription| {
-        subscription.attach_now(ADDRESS, "one");
-        subscription.group = "second".into();
-        subscription.add_machine("three", "westeurope");
-        subscription.locked.insert("second".into());
-    });
-    let three = vm("sub/second/three");
-    let refused = driver.check_target(&scope, address(ADDRESS), &three).await.unwrap_err();
-    assert!(matches!(&refused, DriverError::Invalid(message) if message.contains("locked")), "{refused}");
-    fake.with(|subscription| subscription.locked.clear());
-    finish(&driver, async || driver.check_target(&scope, address(ADDRESS), &three).await).await.unwrap();
-    assert_eq!(holder(&fake).as_deref(), Some(ONE));
-    let is_other = |done: &Done| matches!(done.change, CloudChange::Other(_));
-    assert!(!fake.ledger().done.iter().any(is_other), "the check changed the interface");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_target_in_the_group_of_the_holder_needs_no_check() {
-    let (fake, driver, scope) = subscription();
-    fake.with(|subscription| subscription.attach_now(ADDRESS, "one"));
-    let checked = driver.check_target(&scope, address(ADDRESS), &vm(TWO)).await;
-    assert_eq!(checked.unwrap(), Progress::Done);
-    assert!(!fake.ledger().calls().contains_key("NetworkInterfaces_CreateOrUpdate"));
-}
-
-#[tokio::test(start_paused = true)]
 async fn two_concurrent_creations_get_different_names() {
     let (fake, driver, scope) = subscription();
     let (one, two) = futures::join!(

@@ -115,12 +115,7 @@ impl AddressDriver for Cloud {
     }
 
     fn properties(&self) -> Properties {
-        Properties {
-            moves_in_one_call: false,
-            refuses_occupied: false,
-            needs_target_check: false,
-            staleness_max: Duration::ZERO,
-        }
+        Properties { moves_in_one_call: false, refuses_occupied: false, staleness_max: Duration::ZERO }
     }
 }
 

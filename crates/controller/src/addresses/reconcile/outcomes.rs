@@ -34,9 +34,6 @@ const CLUSTER_RETRY: Duration = Duration::from_secs(10);
 /// How long a VM gets no address after it refused one.
 const AVOID: Duration = Duration::from_secs(60);
 
-/// The maximum time that a VM gets no address after failed checks, for example because its resource group is locked.
-const AVOID_MAX: Duration = Duration::from_secs(960);
-
 /// Whether the provider refused the call.
 fn is_refused(error: &DriverError) -> bool {
     !matches!(error, DriverError::Unavailable(_) | DriverError::RateLimited { .. } | DriverError::NotSent(_))
@@ -79,10 +76,8 @@ impl Reconciler {
                             self.failures.succeeded(address);
                         }
                         self.index.world.ptrs.remove(address);
-                        self.index.world.checked_targets.remove(address);
                         self.index.correct(scope, *address, holding);
                     }
-                    Effect::TargetChecked => self.note_checked(&step),
                     Effect::HasPtr(name) => _ = self.index.world.ptrs.insert(*address, name),
                     Effect::HasEphemeral => {
                         action.machine().iter().for_each(|vm| self.failed_restores.succeeded(vm));
@@ -117,13 +112,6 @@ impl Reconciler {
                         let (until, why) = (later(now, self.retry.shortest), error.to_string().into());
                         self.index.world.avoid_addresses.insert(*address, Pause { until, why });
                     }
-                    // The address stays where it is. Only the target gets a pause, which doubles after each failed check.
-                    Action::Check(to) => {
-                        let failures = self.failed_checks.failed(to.vm.clone(), ANY_VERSION, &error);
-                        let pause = AVOID.saturating_mul(1 << (failures - 1).min(8)).min(AVOID_MAX);
-                        self.index.world.avoid_machines.insert(to.vm.clone(), later(now, pause));
-                        return;
-                    }
                     _ => self.hold_back(&step, &error, now),
                 }
                 if plan::sabotaged!(RetryWithoutReading) {
@@ -134,17 +122,6 @@ impl Reconciler {
                 self.clouds.forget(scope);
             }
         }
-    }
-
-    /// Notes that the provider lets the controller change the target of a move, unless the move has ended meanwhile.
-    fn note_checked(&mut self, step: &Step) {
-        let (Action::Check(to), Some(pool)) = (&step.action, self.index.world.pool(&step.pool)) else {
-            return;
-        };
-        let entry = pool.entry(step.address).filter(|entry| entry.to.as_ref() == Some(to));
-        let checked = entry.map(|entry| (step.address, entry.written));
-        self.index.world.checked_targets.extend(checked);
-        self.failed_checks.succeeded(&to.vm);
     }
 
     /// Starts the backoff of an address after a failed call. If the VM caused the failure, the VM gets no address for

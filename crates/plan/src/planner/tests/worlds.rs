@@ -22,7 +22,6 @@
 //! - `last n1` (its last holder), `was on n1` (the status says that it was there), `lost 30` (its holder was lost 30
 //!   seconds ago)
 //! - `replaced` (its last holder had an ephemeral address), `returned n1` (n1 has an ephemeral address again since a1 left it)
-//! - `checked 5` (the target was checked, for a journal entry of time 5)
 //! - `named x` (the name in its PTR record), `kept x` (the name that the status has saved)
 //! - `of r` (it can be used in region r only)
 //! - `tagged` or `elsewhere`: in the account but not in the pool, with or without the pool's tag
@@ -37,7 +36,7 @@
 //!   ago), `spread`, `disruption`, `releases` (policy.releaseCreated), `evicts` (policy.evictPods)
 //! - `epoch 8` (the epoch of the journal; that of this leader is 7), `newer` (a journal that this version can't read),
 //!   `urgent` (the moves have a dead holder), `confirmed 30` (losses up to 30 seconds ago)
-//! - `onecall` (the cloud moves an address in one call), `checks` (the cloud may refuse to change the target), `strict` (the cloud refuses to attach an address to a VM that
+//! - `onecall` (the cloud moves an address in one call), `strict` (the cloud refuses to attach an address to a VM that
 //!   holds one), `here n1` (the controller runs there), `last urgent`, `last attach`,
 //!   `last nothing` (the steps that it takes before it releases its lease)
 //! - `own n1` (its VM has an ephemeral address), `restore n1` (according to the journal, it had one)
@@ -175,7 +174,6 @@ impl Sketch {
             ["last", "urgent"] => self.world.last_steps = Some(LastSteps::Urgent),
             ["last", "attach"] => self.world.last_steps = Some(LastSteps::Attach),
             ["last", "nothing"] => self.world.last_steps = Some(LastSteps::Nothing),
-            ["checks"] => _ = self.world.needs_target_check.insert(Provider::Gcp),
             ["onecall"] => _ = self.world.moves_in_one_call.insert(Provider::Gcp),
             ["creates", how @ ..] => {
                 pool.creates = Some("tag".into());
@@ -323,9 +321,6 @@ impl Sketch {
             ["unmatched", seconds] => _ = self.world.unmatched.insert(address, seconds_ago(seconds)),
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
             ["replaced"] => _ = self.pool.replaced_ephemeral.insert(address),
-            ["checked", written] => {
-                self.world.checked_targets.insert(address, Tick(written.parse().unwrap()));
-            }
             ["named", name] => _ = self.world.ptrs.insert(address, (*name).into()),
             ["kept", name] => _ = self.pool.ptrs.insert(address, (*name).into()),
             ["inherited"] => _ = self.world.inherited.insert(address),
