@@ -10,7 +10,6 @@ use drivers::{AddressDriver, DriverError, Polled, Progress, Tags, tokens};
 use http::Response;
 use plan::{Doubt, Holding, MachineState, MayBeOn, Provider, Scope};
 use testbed::fake::faults::{Fault, Rule};
-use testbed::fake::ledger::{CloudChange, Done};
 use testbed::fake::{Fake, Refusal, azure};
 use tower::ServiceExt;
 
