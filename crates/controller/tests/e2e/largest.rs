@@ -15,7 +15,7 @@ use serde_json::json;
 
 use self::changes::{change_node, change_pod, change_replica_set, use_a_new_label, use_a_replica_set};
 use self::cluster::{Size, create_all, pod};
-use self::measured::{Latency, Measured, megabytes_max, open_files, peak_megabytes};
+use self::measured::{CHANGES, Latency, Measured, megabytes_max, open_files, peak_megabytes};
 use crate::rig::resident_megabytes;
 
 /// A number from the environment.
@@ -39,7 +39,8 @@ async fn memory_and_latency_in_the_largest_cluster() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let of_replica_sets = measured.latency(|number| change_replica_set(client, number)).await;
     use_a_new_label(client).await;
-    let during_a_list = measured.latency(|number| change_node(client, size, number)).await;
+    // Other values than before: a patch that changes nothing causes no event.
+    let during_a_list = measured.latency(|number| change_node(client, size, CHANGES + number)).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let peak_of_new_label = peak_megabytes(controller);
     // So long that the watches can't resume, and all kinds are listed again.

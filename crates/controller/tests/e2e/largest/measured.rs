@@ -167,7 +167,7 @@ impl Latency {
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How many changes of each kind are measured.
-const CHANGES: usize = 1_000;
+pub const CHANGES: usize = 1_000;
 
 fn start(control_plane: &ControlPlane, clouds: &[(&str, String)]) -> Controller {
     let program = std::env::var_os("CONTROLLER_BINARY").unwrap();
