@@ -64,7 +64,7 @@ fakes:
 # Runs tests on the real control plane. With filter `capi`: 200 Clusters at once; `upgrade`: UPGRADES switches each way. Without a filter, tests that kill the controller do so at each third request, or at each KILL_EVERY.
 e2e filter="": tools _packaging-is-generated (_baseline filter) && (_rights filter)
     rm -rf {{audit}} && mkdir -p {{audit}}
-    KILL_EVERY="${KILL_EVERY:-{{ if filter == "" { "3" } else { "1" } }}}" CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "8" } }} --filter "{{filter}}" -- {{e2e_tests}} --test apiserver
+    KILL_EVERY="${KILL_EVERY:-{{ if filter == "" { "3" } else { "1" } }}}" CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "7" } }} --filter "{{filter}}" -- {{e2e_tests}} --test apiserver
 
 # Builds release 0.1.0 for the upgrade tests.
 _baseline filter:
