@@ -1,7 +1,7 @@
 //! Metrics whose series are all rewritten at once.
 //!
 //! In: all series of a metric. Out: the metric, when Prometheus scrapes it. A vector of the metrics library stores name,
-//! help and label names with each series, about 1.5 kB. In a large cluster, tens of thousands of series are derived from the
+//! help and label names with each series. In a large cluster, tens of thousands of series are derived from the
 //! index. A table stores only their label values and values, and is faster to rewrite. It never adds to a series.
 
 use std::collections::HashMap;
