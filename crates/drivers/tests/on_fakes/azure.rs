@@ -377,7 +377,7 @@ async fn the_error_names_a_missing_action_also_of_linked_resources() {
 #[tokio::test(start_paused = true)]
 async fn a_locked_resource_group_is_a_permanent_error() {
     let (fake, driver, scope) = subscription();
-    fake.with(|subscription| _ = subscription.locked.insert("group".into()));
+    fake.with(|subscription| subscription.is_locked = true);
     let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
     assert!(matches!(&refused, DriverError::Invalid(message) if message.contains("locked")), "{refused}");
 }

@@ -69,9 +69,8 @@ impl Azure {
         if self.denied.contains(action) {
             return Err(Problem::forbidden(action, &format!("/subscriptions/{subscription}")));
         }
-        let locked = call.route.params.get(1).filter(|group| self.locked.contains(*group));
-        if let Some(group) = locked.filter(|_| !routes::is_read(call.route.name)) {
-            let group = format!("/subscriptions/{subscription}/resourceGroups/{group}");
+        if self.is_locked && !routes::is_read(call.route.name) {
+            let group = format!("/subscriptions/{subscription}/resourceGroups/{}", self.group);
             return Err(Problem::locked(&id_of(call), &group));
         }
         Ok(())

@@ -18,7 +18,7 @@ use super::resources::{Interface, PublicIp, VirtualMachine, is_link_to};
 const RANGES: &[(Ipv4Addr, u32)] =
     &[(Ipv4Addr::new(198, 51, 100, 1), 254), (Ipv4Addr::new(198, 19, 0, 0), 65_536)];
 
-/// One subscription.
+/// One subscription. Everything that a test adds is in one resource group.
 #[derive(Debug)]
 pub struct Azure {
     /// How long an operation takes.
@@ -33,11 +33,10 @@ pub struct Azure {
     pub hides_machines: bool,
     /// Whether the caller's role covers no network interface. Azure then lists none.
     pub hides_interfaces: bool,
-    /// The resource groups with a lock that forbids changes, in lower case.
-    pub locked: BTreeSet<String>,
-    /// The resource group of the next object that a test adds or changes.
-    pub group: String,
+    /// Whether the resource group has a lock that forbids changes.
+    pub is_locked: bool,
     pub(super) subscription: String,
+    pub(super) group: String,
     pub(super) token: String,
     /// All maps use IDs in lower case as keys.
     pub(super) addresses: BTreeMap<String, PublicIp>,
@@ -62,7 +61,7 @@ impl Azure {
             denied: BTreeSet::new(),
             hides_machines: false,
             hides_interfaces: false,
-            locked: BTreeSet::new(),
+            is_locked: false,
             subscription: subscription.to_owned(),
             group: group.to_owned(),
             token: token.to_owned(),
@@ -331,10 +330,11 @@ impl Azure {
 
     pub(super) fn holder_name(&self, interface: &Interface) -> String {
         let id = interface.machine.as_ref().unwrap_or(&interface.id);
-        let mut parts = id.split('/').skip_while(|part| !part.eq_ignore_ascii_case("resourceGroups"));
-        let (group, name) = (parts.nth(1).unwrap_or_default(), id.rsplit('/').next().unwrap_or_default());
-        let kind = if interface.machine.is_some() { "" } else { "networkinterfaces/" };
-        format!("{}/{group}/{kind}{name}", self.subscription).to_lowercase()
+        let name = id.rsplit('/').next().unwrap_or_default();
+        match &interface.machine {
+            Some(_) => self.vm(name),
+            None => self.vm(&format!("networkinterfaces/{name}")),
+        }
     }
 
     fn id_of(&self, ip: &str) -> Option<String> {
