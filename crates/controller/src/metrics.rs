@@ -17,7 +17,7 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
-pub(crate) use self::table::{Series, SeriesTable};
+pub(crate) use self::table::SeriesTable;
 use crate::pulse::Pulse;
 
 /// Values of the labels `status` and `outcome`.

@@ -12,7 +12,7 @@ use plan::{Address, NodeName, PoolKey};
 
 use super::index::Index;
 use super::object::Object;
-use crate::metrics::{Registration, Series, SeriesTable};
+use crate::metrics::{Registration, SeriesTable};
 
 pub(super) struct Flipop {
     node_status: SeriesTable,
@@ -31,18 +31,6 @@ pub(super) struct Flipop {
 struct Tally {
     done: i64,
     failed: i64,
-}
-
-/// The series of all metrics.
-#[derive(Default)]
-struct AllSeries {
-    node_status: Vec<Series>,
-    assignments: Vec<Series>,
-    assignment_errors: Vec<Series>,
-    ip_node: Vec<Series>,
-    ip_state: Vec<Series>,
-    unfulfilled: Vec<Series>,
-    records: Vec<Series>,
 }
 
 impl Flipop {
@@ -97,14 +85,24 @@ impl Flipop {
 
     /// Rewrites all series. The counts are kept by pool and address, because the values of a pool's labels can change.
     pub(super) fn describe(&self, index: &Index) {
-        let mut all = AllSeries::default();
+        for table in [
+            &self.node_status,
+            &self.assignments,
+            &self.assignment_errors,
+            &self.ip_node,
+            &self.ip_state,
+            &self.unfulfilled,
+            &self.records,
+        ] {
+            table.reset();
+        }
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         tallies.retain(|key, _| index.objects.contains_key(key));
         for (key, tracked) in &index.objects {
             let object = match &tracked.object {
                 Object::Pool(object) => object,
                 Object::Records(object) => {
-                    all.describe_records(index, key, object);
+                    self.describe_records(index, key, object);
                     continue;
                 }
                 Object::Allocation(_) => continue,
@@ -112,25 +110,12 @@ impl Flipop {
             let listed = index.world.pool(key).map(|pool| pool.addresses.as_slice()).unwrap_or_default();
             let mut of_pool = tallies.get_mut(key);
             of_pool.iter_mut().for_each(|tallies| tallies.retain(|address, _| listed.contains(address)));
-            all.describe_pool(index, key, object, of_pool.as_deref().unwrap_or(&BTreeMap::new()));
-        }
-        for (table, series) in [
-            (&self.node_status, all.node_status),
-            (&self.assignments, all.assignments),
-            (&self.assignment_errors, all.assignment_errors),
-            (&self.ip_node, all.ip_node),
-            (&self.ip_state, all.ip_state),
-            (&self.unfulfilled, all.unfulfilled),
-            (&self.records, all.records),
-        ] {
-            table.replace(series);
+            self.describe_pool(index, key, object, of_pool.as_deref().unwrap_or(&BTreeMap::new()));
         }
     }
-}
 
-impl AllSeries {
     fn describe_pool(
-        &mut self,
+        &self,
         index: &Index,
         key: &PoolKey,
         object: &FloatingIPPool,
@@ -143,39 +128,35 @@ impl AllSeries {
             let tally =
                 ip.parse().ok().and_then(|address| tallies.get(&address)).copied().unwrap_or_default();
             let ip = &ip.as_str().into();
-            self.assignments.push(series([namespace, name, ip, provider, dns], tally.done));
-            self.assignment_errors.push(series([namespace, name, ip, provider, dns], tally.failed));
+            self.assignments.add([namespace, name, ip, provider, dns], tally.done);
+            self.assignment_errors.add([namespace, name, ip, provider, dns], tally.failed);
             let state = ip_status.state.name().into();
-            self.ip_state.push(series([namespace, name, ip, provider, dns, &state], 1));
+            self.ip_state.add([namespace, name, ip, provider, dns, &state], 1);
             if let Some(node) = ip_status.node_name.as_deref() {
                 assigned += 1;
                 let known = index.nodes.get(&NodeName::from(node));
                 let id = known.and_then(|node| node.provider_id.as_deref()).unwrap_or_default().into();
-                self.ip_node.push(series([namespace, name, ip, provider, dns, &id, &node.into()], 1));
+                self.ip_node.add([namespace, name, ip, provider, dns, &id, &node.into()], 1);
             }
         }
         let available = i64::try_from(index.world.count_assignable(key)).unwrap_or(i64::MAX);
         for (status, count) in [("available", available), ("assigned", assigned)] {
-            self.node_status.push(series([namespace, name, provider, dns, &status.into()], count));
+            self.node_status.add([namespace, name, provider, dns, &status.into()], count);
         }
         let listed = object.spec.ips.as_ref().map_or(0, Vec::len);
         let lacking = object.spec.desired().unwrap_or(listed).saturating_sub(listed);
         let lacking = i64::try_from(lacking).unwrap_or(i64::MAX);
-        self.unfulfilled.push(series([namespace, name, provider, dns], lacking));
+        self.unfulfilled.add([namespace, name, provider, dns], lacking);
     }
 
-    fn describe_records(&mut self, index: &Index, key: &PoolKey, object: &NodeDNSRecordSet) {
+    fn describe_records(&self, index: &Index, key: &PoolKey, object: &NodeDNSRecordSet) {
         let spec = &object.spec;
         let published = object.status.as_ref().and_then(|status| status.dns.as_ref());
         let count =
             i64::try_from(published.map_or(0, |published| published.values.len())).unwrap_or(i64::MAX);
         let (provider, dns) = (&spec.dns_provider().into(), &name_of(index, key));
-        self.records.push(series([&key.namespace, &key.name, provider, dns], count));
+        self.records.add([&key.namespace, &key.name, provider, dns], count);
     }
-}
-
-fn series<const N: usize>(labels: [&Arc<str>; N], value: i64) -> Series {
-    (Box::new(labels.map(Arc::clone)), value)
 }
 
 /// The full name of the DNS record of an object, or an empty string.

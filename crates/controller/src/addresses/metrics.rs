@@ -19,7 +19,7 @@ use super::index::Index;
 use super::kind::Kind;
 use super::object::Object;
 use super::resources::{floating_ip_pool, net_ip_allocation};
-use crate::metrics::{ERROR, Metrics, SUCCESS, Series, SeriesTable};
+use crate::metrics::{ERROR, Metrics, SUCCESS, SeriesTable};
 use crate::providers::metrics::ProviderMetrics;
 
 /// Buckets for reconciliations. One takes milliseconds; the alert on slow ones fires at 30 seconds.
@@ -177,13 +177,16 @@ impl AddressMetrics {
     pub fn describe(&self, index: &Index) {
         let _whole = self.process.describing();
         let mut known = self.of.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all = AllSeries::default();
+        let Inner { status, reserved, attached, unattached, address, cordoned, node_ready, .. } = &*self.of;
+        for table in [status, reserved, attached, unattached, address, cordoned, node_ready] {
+            table.reset();
+        }
         let mut present = BTreeSet::new();
         for (key, tracked) in &index.objects {
             if let Object::Allocation(object) = &tracked.object {
                 present.insert(object.name_any());
-                all.describe_object(object);
-                all.describe_nodes(index, key, object);
+                self.describe_object(key, object);
+                self.describe_nodes(index, key, object);
                 self.begin_counters(&key.name);
             }
         }
@@ -197,19 +200,7 @@ impl AddressMetrics {
         self.of.flipop.describe(index);
         self.providers.forget_objects(|key| !index.objects.contains_key(key));
         for (name, node) in index.world.meant_by(net_ip_allocation::KIND) {
-            all.cordoned.push(series([name.as_str()], node.is_cordoned.into()));
-        }
-        let Inner { status, reserved, attached, unattached, address, cordoned, node_ready, .. } = &*self.of;
-        for (table, series) in [
-            (status, all.status),
-            (reserved, all.reserved),
-            (attached, all.attached),
-            (unattached, all.unattached),
-            (address, all.address),
-            (cordoned, all.cordoned),
-            (node_ready, all.node_ready),
-        ] {
-            table.replace(series);
+            cordoned.add([&name.as_str().into()], node.is_cordoned.into());
         }
     }
 
@@ -234,23 +225,9 @@ impl AddressMetrics {
         }
         let _ = self.of.reconcile_seconds.remove_label_values(&[name]);
     }
-}
 
-/// The series of all gauges about objects and nodes.
-#[derive(Default)]
-struct AllSeries {
-    status: Vec<Series>,
-    reserved: Vec<Series>,
-    attached: Vec<Series>,
-    unattached: Vec<Series>,
-    address: Vec<Series>,
-    cordoned: Vec<Series>,
-    node_ready: Vec<Series>,
-}
-
-impl AllSeries {
     /// Adds a series about the label `ip.ready` of each node that matches the object or holds an address of it.
-    fn describe_nodes(&mut self, index: &Index, key: &PoolKey, object: &NetIPAllocation) {
+    fn describe_nodes(&self, index: &Index, key: &PoolKey, object: &NetIPAllocation) {
         let label = allocation_label(&key.name);
         let addresses = object.status.iter().flat_map(|status| &status.addresses);
         let attached = addresses.filter(|address| address.state == AddressState::Attached);
@@ -261,12 +238,11 @@ impl AllSeries {
             // A node has one label `ip.ready` for all objects, so the address may be that of another object.
             let is_of_object = holders.contains(name) || node.labels.get(&label).is_some();
             let is_ready = node.is_ip_ready() && is_of_object;
-            self.node_ready.push(series([name.as_str(), &key.name], is_ready.into()));
+            self.of.node_ready.add([&name.as_str().into(), &key.name], is_ready.into());
         }
     }
 
-    fn describe_object(&mut self, object: &NetIPAllocation) {
-        let name = object.name_any();
+    fn describe_object(&self, key: &PoolKey, object: &NetIPAllocation) {
         let status = object.status.as_ref();
         let is_ready = |kind: &str, value: &str| kind == "Ready" && value == "True";
         let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -276,23 +252,19 @@ impl AllSeries {
         for status in addresses {
             let node = status.node_name.as_deref().filter(|_| status.state == AddressState::Attached);
             attached += i64::from(node.is_some());
-            let labels = [name.as_str(), &status.address, node.unwrap_or("none")];
-            self.address.push(series(labels, node.is_some().into()));
+            let labels = [&key.name, &status.address.as_str().into(), &node.unwrap_or("none").into()];
+            self.of.address.add(labels, node.is_some().into());
         }
         let reserved = i64::try_from(object.spec.reserved_ips.len()).unwrap_or(i64::MAX);
-        for (all, value) in [
-            (&mut self.status, is_ready.into()),
-            (&mut self.reserved, reserved),
-            (&mut self.attached, attached),
-            (&mut self.unattached, (reserved - attached).max(0)),
+        for (table, value) in [
+            (&self.of.status, is_ready.into()),
+            (&self.of.reserved, reserved),
+            (&self.of.attached, attached),
+            (&self.of.unattached, (reserved - attached).max(0)),
         ] {
-            all.push(series([&name], value));
+            table.add([&key.name], value);
         }
     }
-}
-
-fn series<const N: usize>(labels: [&str; N], value: i64) -> Series {
-    (Box::new(labels.map(Arc::from)), value)
 }
 
 fn count(counters: &IntCounterVec, key: &PoolKey, is_done: bool) {

@@ -2,16 +2,16 @@
 //!
 //! In: all series of a metric. Out: the metric, when Prometheus scrapes it. A vector of the metrics library stores name,
 //! help and label names with each series. In a large cluster, tens of thousands of series are derived from the
-//! index. A table stores only their label values and values, and is faster to rewrite. It never adds to a series.
+//! index. A table stores only their label values and values, and is faster to rewrite. It never adds to the value of a series.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 /// The values of the labels of a series, in the order of the registration, and its value.
-pub(crate) type Series = (Box<[Arc<str>]>, i64);
+type Series = (Box<[Arc<str>]>, i64);
 
 /// All series of a metric. Clones share them.
 #[derive(Clone)]
@@ -36,9 +36,18 @@ impl SeriesTable {
         Ok(Self(Arc::new(Inner { desc, kind, series: Mutex::default() })))
     }
 
-    /// Replaces all series. If several have the same labels, the smallest value counts.
-    pub(crate) fn replace(&self, series: Vec<Series>) {
-        *self.0.series.lock().unwrap_or_else(PoisonError::into_inner) = series;
+    /// Removes all series. The caller blocks scrapes until it has added the new ones.
+    pub(crate) fn reset(&self) {
+        self.series().clear();
+    }
+
+    /// Adds a series. If several have the same labels, the smallest value counts.
+    pub(crate) fn add<const N: usize>(&self, labels: [&Arc<str>; N], value: i64) {
+        self.series().push((Box::new(labels.map(Arc::clone)), value));
+    }
+
+    fn series(&self) -> MutexGuard<'_, Vec<Series>> {
+        self.0.series.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -48,12 +57,12 @@ impl Collector for SeriesTable {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let Inner { desc, kind, series } = &*self.0;
+        let Inner { desc, kind, .. } = &*self.0;
         let names = &desc.variable_labels;
         // Prometheus expects the labels in the order of their names.
         let mut order: Vec<usize> = (0..names.len()).collect();
         order.sort_by_key(|at| &names[*at]);
-        let series = series.lock().unwrap_or_else(PoisonError::into_inner);
+        let series = self.series();
         let mut sorted: Vec<&Series> = series.iter().collect();
         sorted.sort();
         sorted.dedup_by(|one, other| one.0 == other.0);
