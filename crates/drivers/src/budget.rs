@@ -247,11 +247,6 @@ pub fn budgeted(service: HttpService, limits: &[Limit], counting: Counting) -> H
     HttpService::new(tower::service_fn(send))
 }
 
-/// A header with a number.
-pub fn number(headers: &HeaderMap, name: &str) -> Option<usize> {
-    headers.get(name)?.to_str().ok()?.trim().parse().ok()
-}
-
 /// The part of a request's path that follows the part with this name, or an empty text.
 pub fn part_after<'a>(request: &'a Request<Bytes>, name: &str) -> &'a str {
     request.uri().path().split('/').skip_while(|part| *part != name).nth(1).unwrap_or_default()

@@ -296,6 +296,11 @@ impl Refused {
 /// The maximum wait that a provider can ask for. Some callers shorten the wait further.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
+/// A header with a number.
+pub(crate) fn number(headers: &HeaderMap, name: &str) -> Option<usize> {
+    headers.get(name)?.to_str().ok()?.trim().parse().ok()
+}
+
 /// The wait that the `Retry-After` header of a response asks for.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     asked_pause(headers.get(header::RETRY_AFTER)?.to_str().ok()?)

@@ -42,9 +42,9 @@ use super::calls::{LOCKED, NETWORK_API, ended, explain, network_list, path_of, r
 use super::ids::{ResourceId, is_same};
 use super::interface::{Interface, State};
 use crate::address::CHANGING;
-use crate::budget::{Counting, Limit, Quota, number, part_after};
+use crate::budget::{Counting, Limit, Quota, part_after};
 use crate::error::{check_tag, not_held_by};
-use crate::http::{HttpService, JsonApi, Path, contains, retry_after, unreadable, unseen};
+use crate::http::{HttpService, JsonApi, Path, contains, number, retry_after, unreadable, unseen};
 use crate::times::later;
 use crate::tokens::Tokens;
 use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Properties, Tags};

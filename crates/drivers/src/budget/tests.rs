@@ -4,6 +4,7 @@ use futures::TryFutureExt;
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::http::number;
 
 fn budget(limit: Limit) -> Budget {
     Budget::new(&[limit])

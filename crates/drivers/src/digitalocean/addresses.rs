@@ -40,9 +40,9 @@ use tokio::time::Instant;
 
 use super::bodies::{Droplet, Made, One, Project, ReservedIp, Started};
 use super::calls::{explain, list_pages};
-use crate::budget::{Limit, Quota, number};
+use crate::budget::{Limit, Quota};
 use crate::error::{check_tag, not_held_by};
-use crate::http::{HttpService, JsonApi, Path};
+use crate::http::{HttpService, JsonApi, Path, number};
 use crate::tokens::Tokens;
 use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Properties, Tags};
 

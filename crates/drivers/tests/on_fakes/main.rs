@@ -8,6 +8,7 @@ mod azure;
 mod azure_identity;
 mod digitalocean;
 mod google;
+mod quota;
 #[path = "../support/mod.rs"]
 mod support;
 

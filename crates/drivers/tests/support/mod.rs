@@ -1,8 +1,8 @@
 //! Helpers that the driver tests share: test values, the connection to a fake cloud, and `finish`, which repeats a call
-//! until it is done. `aws.rs` has the AWS drivers with an access key, `canary.rs` the
-//! test secrets and the search for them in the log.
+//! until it is done. `aws.rs` has the AWS drivers with an access key, `canary.rs` the test secrets and the search for them
+//! in the log.
 //!
-//! Cargo takes each file in `tests` for a test binary, so this module is a folder with a `mod.rs`.
+//! Cargo builds each file in `tests` as a test binary, so this module is a folder with a `mod.rs`.
 #![allow(dead_code, reason = "each test binary uses a part of this module")]
 
 #[cfg(feature = "aws")]
