@@ -748,7 +748,8 @@ impl<'a> Planner<'a> {
                 // Its VM still serves the address.
                 self.leave_mark(pool, node);
             }
-            // It may be uncertain where the address is, or a VM of others may hold it. Then the present verdict says so.
+            // If it is uncertain where the address is, or a VM of others holds it, the verdict stays: the status must not
+            // report the address as attached.
             let is_attached = match self.world.fact(&step.scope, step.address) {
                 Some(Fact { holding: Holding::Free, .. }) => false,
                 Some(Fact { holding: Holding::By(vm), is_unconfirmed: false, .. })

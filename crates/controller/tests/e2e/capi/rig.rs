@@ -210,7 +210,7 @@ pub fn plain(name: &str) -> Value {
     })
 }
 
-/// How many Clusters the tests of many Clusters create: 20, or as many as `CLUSTERS` says.
+/// The number of Clusters in the tests of many Clusters: `CLUSTERS`, or 20.
 pub fn count() -> usize {
     std::env::var("CLUSTERS").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
 }

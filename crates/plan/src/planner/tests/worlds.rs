@@ -19,7 +19,7 @@
 //!   call is in flight)
 //! - `moves n1 -> n2` (in the journal; `-` for none), `released` (the journal has its release), `inherited` (an earlier
 //!   leader started the move), `going 10` (moving for 10 seconds)
-//! - `last n1` (its last holder), `was on n1` (the status says that it was there), `lost 30` (its holder was lost 30
+//! - `last n1` (its last holder), `was on n1` (the status reports it there), `lost 30` (its holder was lost 30
 //!   seconds ago)
 //! - `replaced` (its last holder had an ephemeral address), `returned n1` (n1 has an ephemeral address again since a1 left it)
 //! - `named x` (the name in its PTR record), `kept x` (the name that the status has saved)
